@@ -1,0 +1,388 @@
+//! What a node says of itself: the advert (gossiped, at most 1 KiB) and the manifest (fetched by hash).
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+use crate::{
+    card::SandboxLevel,
+    codec::{self, CodecError},
+    id::{CardHash, NodeId, NodeName, ToolName, ToolSetHash},
+    limits,
+};
+
+/// One GPU as advertised.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GpuAdvert {
+    /// Name, as the driver or the owner gives it.
+    pub name: String,
+    /// All of its memory, in bytes.
+    pub vram_total: u64,
+    /// Free memory at the last reading, in bytes; for a declared GPU its total minus all reservations.
+    pub vram_free: u64,
+    /// Age of the reading when the advert was made, in milliseconds.
+    pub age_ms: u32,
+    /// Whether the owner wrote it into the configuration instead of a driver reporting it.
+    pub declared: bool,
+}
+
+/// Load and hardware of a node at one moment.
+///
+/// Ordered by `(incarnation, seq)`: a receiver keeps the newest.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Advert {
+    /// Whose it is.
+    pub node: NodeId,
+    /// Raised at every start of the node; unix seconds or higher.
+    pub incarnation: u64,
+    /// Raised with every advert of one incarnation.
+    pub seq: u64,
+    /// Load at this moment.
+    pub load: LoadState,
+    /// Main memory, in bytes.
+    pub memory_total: u64,
+    /// GPUs, at most 8.
+    pub gpus: Vec<GpuAdvert>,
+    /// Models loaded, at most 16.
+    pub models: Vec<String>,
+    /// Hash of the manifest.
+    pub tool_set: ToolSetHash,
+    /// Speed against an ordinary machine, in percent; 100 when unknown.
+    pub speed_percent: u16,
+    /// Level that process tools run at here.
+    pub sandbox: SandboxLevel,
+    /// Where the node is, in the owner's words.
+    pub region: String,
+    /// Labels for placement.
+    pub tags: Vec<String>,
+    /// Version of the program.
+    pub version: String,
+}
+
+/// What changes from second to second. Rides on adverts and on every reply to a reservation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct LoadState {
+    /// Steps that can run at once.
+    pub slots: u16,
+    /// Steps running.
+    pub running: u16,
+    /// Steps waiting.
+    pub queued: u16,
+    /// Estimated work that is running or waiting, in milliseconds over all slots.
+    pub work_ms: u32,
+    /// Free main memory, in bytes.
+    pub memory_free: u64,
+    /// No new leases; running steps finish.
+    pub draining: bool,
+    /// The executor answered its last self-call.
+    pub ready: bool,
+}
+
+/// Why an advert is refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error, strum::IntoStaticStr)]
+#[strum(serialize_all = "snake_case")]
+#[non_exhaustive]
+pub enum AdvertError {
+    /// Not an advert, or over 1 KiB.
+    #[error("advert: {0}")]
+    Codec(#[from] CodecError),
+    /// More GPUs, models or tags than allowed, or a name that is too long.
+    #[error("advert: a list or a name in it is too long")]
+    TooLong,
+    /// It speaks for another node than the one that signed it.
+    #[error("advert names another node than its sender")]
+    Impersonation,
+}
+
+impl Advert {
+    /// Encodes; the caller has cut its lists to the limits with [`Advert::truncate`].
+    ///
+    /// # Errors
+    /// [`CodecError::TooLarge`].
+    pub fn to_bytes(&self) -> Result<Vec<u8>, CodecError> {
+        codec::encode::<_, { limits::ADVERT_BYTES }>(self)
+    }
+
+    /// Decodes what `sender` signed.
+    ///
+    /// # Errors
+    /// [`AdvertError`].
+    pub fn from_bytes(bytes: &[u8], sender: NodeId) -> Result<Self, AdvertError> {
+        let advert: Self = codec::decode::<_, { limits::ADVERT_BYTES }>(bytes)?;
+        let short = |s: &String| s.len() <= limits::ADVERT_NAME_BYTES;
+        let fits = advert.gpus.len() <= limits::ADVERT_GPUS
+            && advert.models.len() <= limits::ADVERT_MODELS
+            && advert.tags.len() <= limits::ADVERT_TAGS
+            && advert.gpus.iter().map(|g| &g.name).all(short)
+            && advert.models.iter().chain(&advert.tags).chain([&advert.region, &advert.version]).all(short);
+        if !fits {
+            return Err(AdvertError::TooLong);
+        }
+        if advert.node != sender {
+            return Err(AdvertError::Impersonation);
+        }
+        Ok(advert)
+    }
+
+    /// Cuts lists and names to the limits, so that a strange machine still has an advert.
+    pub fn truncate(&mut self) {
+        fn cut(s: &mut String) {
+            let mut end = s.len().min(limits::ADVERT_NAME_BYTES);
+            while !s.is_char_boundary(end) {
+                end -= 1;
+            }
+            s.truncate(end);
+        }
+        self.gpus.truncate(limits::ADVERT_GPUS);
+        self.models.truncate(limits::ADVERT_MODELS);
+        self.tags.truncate(limits::ADVERT_TAGS);
+        self.gpus.iter_mut().for_each(|g| cut(&mut g.name));
+        self.models.iter_mut().chain(&mut self.tags).for_each(cut);
+        cut(&mut self.region);
+        cut(&mut self.version);
+        // The longest legal lists together are over 1 KiB: models give way first, they can be asked for.
+        while self.to_bytes().is_err() && self.models.pop().is_some() {}
+        while self.to_bytes().is_err() && self.gpus.pop().is_some() {}
+    }
+
+    /// Whether this advert replaces `other` of the same node.
+    #[must_use]
+    pub fn is_newer_than(&self, other: &Self) -> bool {
+        (self.incarnation, self.seq) > (other.incarnation, other.seq)
+    }
+}
+
+/// One tool of a node, without its card.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct ManifestEntry {
+    /// The tool's name.
+    pub name: ToolName,
+    /// Its version.
+    pub version: String,
+    /// The hash of its card.
+    pub card: CardHash,
+}
+
+/// All available tools of a node, sorted by name. A quarantined tool is not in it.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Manifest {
+    entries: Vec<ManifestEntry>,
+}
+
+/// Why bytes are not the manifest asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error, strum::IntoStaticStr)]
+#[strum(serialize_all = "snake_case")]
+#[non_exhaustive]
+pub enum ManifestError {
+    /// Not a manifest, or too large.
+    #[error("manifest: {0}")]
+    Codec(#[from] CodecError),
+    /// Over 1,024 tools, unsorted, or a name twice.
+    #[error("manifest is not sorted, names a tool twice or has over {} tools", limits::TOOLS_PER_NODE)]
+    Invalid,
+    /// Another manifest than the one asked for.
+    #[error("manifest {got} came for {wanted}")]
+    Hash {
+        /// The hash asked for.
+        wanted: ToolSetHash,
+        /// The hash of what came.
+        got: ToolSetHash,
+    },
+}
+
+impl Manifest {
+    /// Sorts and takes the entries; the first 1,024 by name.
+    #[must_use]
+    pub fn new(mut entries: Vec<ManifestEntry>) -> Self {
+        entries.sort();
+        entries.dedup_by(|a, b| a.name == b.name);
+        entries.truncate(limits::TOOLS_PER_NODE);
+        Self { entries }
+    }
+
+    /// The entries, sorted by name.
+    #[must_use]
+    pub fn entries(&self) -> &[ManifestEntry] {
+        &self.entries
+    }
+
+    /// The canonical bytes.
+    ///
+    /// # Errors
+    /// [`CodecError::TooLarge`].
+    pub fn to_bytes(&self) -> Result<Vec<u8>, CodecError> {
+        codec::encode::<_, { limits::MANIFEST_BYTES }>(&self.entries)
+    }
+
+    /// The hash of the canonical bytes.
+    ///
+    /// # Errors
+    /// As [`Manifest::to_bytes`].
+    pub fn hash(&self) -> Result<ToolSetHash, CodecError> {
+        Ok(hash(&self.to_bytes()?))
+    }
+
+    /// Decodes a manifest that was asked for by hash.
+    ///
+    /// # Errors
+    /// [`ManifestError`].
+    pub fn from_bytes(bytes: &[u8], wanted: ToolSetHash) -> Result<Self, ManifestError> {
+        let got = hash(bytes);
+        if got != wanted {
+            return Err(ManifestError::Hash { wanted, got });
+        }
+        let entries: Vec<ManifestEntry> = codec::decode::<_, { limits::MANIFEST_BYTES }>(bytes)?;
+        let sorted = entries.is_sorted_by(|a, b| a.name < b.name);
+        if entries.len() > limits::TOOLS_PER_NODE || !sorted {
+            return Err(ManifestError::Invalid);
+        }
+        Ok(Self { entries })
+    }
+}
+
+fn hash(bytes: &[u8]) -> ToolSetHash {
+    ToolSetHash::from_bytes(
+        Sha256::new().chain_update(b"octomesh-manifest-v1").chain_update(bytes).finalize().into(),
+    )
+}
+
+/// `/octomesh/cards/1`: what one node asks of another.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum CardsRequest {
+    /// The manifest with this hash.
+    Manifest(ToolSetHash),
+    /// Cards by hash, at most 64.
+    Cards(Vec<CardHash>),
+}
+
+/// `/octomesh/cards/1`: the answer. Bytes are canonical forms, checked by hash by whoever asked.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum CardsReply {
+    /// The manifest.
+    Manifest(Vec<u8>),
+    /// The cards that are here, as many as fit into a reply, in the order asked for; the rest is asked for again.
+    Cards(Vec<Vec<u8>>),
+    /// Not here (any more).
+    Unknown,
+}
+
+/// A member as told to another: where it can be dialled. Trust comes from its certificate, not from this.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MemberAddress {
+    /// Who.
+    pub node: NodeId,
+    /// Its name.
+    pub name: NodeName,
+    /// `IP:PORT`, at most 8.
+    pub addresses: Vec<String>,
+}
+
+/// `/octomesh/sync/1`: both sides send their own advert and the members they know.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Sync {
+    /// The sender's own advert in canonical bytes.
+    pub advert: Vec<u8>,
+    /// Members and addresses, at most 256.
+    pub members: Vec<MemberAddress>,
+}
+
+impl Sync {
+    /// Encodes.
+    ///
+    /// # Errors
+    /// [`CodecError::TooLarge`].
+    pub fn to_bytes(&self) -> Result<Vec<u8>, CodecError> {
+        codec::encode::<_, { limits::SYNC_BYTES }>(self)
+    }
+
+    /// Decodes and checks the bounds of its lists.
+    ///
+    /// # Errors
+    /// [`CodecError::Malformed`] for a list or an address over its bound.
+    pub fn from_bytes(bytes: &[u8]) -> Result<Self, CodecError> {
+        let sync: Self = codec::decode::<_, { limits::SYNC_BYTES }>(bytes)?;
+        let fits = sync.members.len() <= limits::SYNC_MEMBERS
+            && sync.members.iter().all(|m| {
+                m.addresses.len() <= limits::MEMBER_ADDRESSES
+                    && m.addresses.iter().all(|a| a.len() <= limits::ADDRESS_BYTES)
+            });
+        if fits { Ok(sync) } else { Err(CodecError::Malformed) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn advert() -> Advert {
+        Advert {
+            node: NodeId::from_bytes([1; 32]),
+            incarnation: 1_700_000_000,
+            seq: 2,
+            load: LoadState {
+                slots: 4,
+                running: 1,
+                queued: 0,
+                work_ms: 120,
+                memory_free: 1 << 30,
+                draining: false,
+                ready: true,
+            },
+            memory_total: 2 << 30,
+            gpus: vec![GpuAdvert {
+                name: "RTX".into(),
+                vram_total: 24 << 30,
+                vram_free: 20 << 30,
+                age_ms: 10,
+                declared: true,
+            }],
+            models: vec![],
+            tool_set: ToolSetHash::from_bytes([2; 32]),
+            speed_percent: 100,
+            sandbox: SandboxLevel::Rlimits,
+            region: String::new(),
+            tags: vec!["gpu".into()],
+            version: "0.1.0".into(),
+        }
+    }
+
+    #[test]
+    fn golden_bytes() {
+        let bytes = advert().to_bytes().unwrap();
+        assert_eq!(
+            data_encoding::HEXLOWER.encode(&bytes),
+            "0101010101010101010101010101010101010101010101010101010101010101fc00f153650204010078fc000000400001fc000000800103525458fd0000000006000000fd00000000050000000a01000202020202020202020202020202020202020202020202020202020202020202640100010367707505302e312e30"
+        );
+        assert_eq!(Advert::from_bytes(&bytes, NodeId::from_bytes([1; 32])).unwrap(), advert());
+    }
+
+    #[test]
+    fn an_advert_in_anothers_name_is_refused() {
+        let bytes = advert().to_bytes().unwrap();
+        assert_eq!(Advert::from_bytes(&bytes, NodeId::from_bytes([9; 32])), Err(AdvertError::Impersonation));
+    }
+
+    #[test]
+    fn a_strange_machine_still_has_an_advert() {
+        let mut a = advert();
+        a.gpus = vec![GpuAdvert { name: "é".repeat(200), ..a.gpus[0].clone() }; 20];
+        a.models = vec!["m".repeat(500); 40];
+        a.tags = vec!["t".repeat(100); 40];
+        a.truncate();
+        let bytes = a.to_bytes().unwrap();
+        assert!(Advert::from_bytes(&bytes, a.node).is_ok());
+    }
+
+    #[test]
+    fn manifest_is_checked() {
+        let entry = |n: &str| ManifestEntry {
+            name: ToolName::parse(n).unwrap(),
+            version: "1".into(),
+            card: CardHash::from_bytes([3; 32]),
+        };
+        let manifest = Manifest::new(vec![entry("b"), entry("a"), entry("b")]);
+        assert_eq!(manifest.entries().len(), 2);
+        let bytes = manifest.to_bytes().unwrap();
+        assert_eq!(Manifest::from_bytes(&bytes, manifest.hash().unwrap()).unwrap(), manifest);
+        let unsorted = codec::encode::<_, 1024>(&vec![entry("b"), entry("a")]).unwrap();
+        assert_eq!(Manifest::from_bytes(&unsorted, hash(&unsorted)), Err(ManifestError::Invalid));
+    }
+}

@@ -1,0 +1,437 @@
+//! `/octomesh/step/1`: how a step gets to another node and its outcome back.
+//!
+//! One exchange per stream. The coordinator opens it and sends one of [`Probe`], [`Reserve`], [`Cancel`] or [`StatusQuery`]:
+//!
+//! ```text
+//!  Probe   -> Have | Missing
+//!  Reserve -> Granted | Refused         Granted, then  Start -> Event* , Outcome
+//!  Cancel  -> StatusReply                              Renew every 500 ms, until the outcome
+//!  Status  -> StatusReply                              Cancel on the same stream works too
+//! ```
+//!
+//! A stream that ends before [`Outcome`] says nothing about the step: only a cancel, its deadline or a lost lease stops it.
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+use crate::{
+    advert::LoadState,
+    card::{Effect, SandboxLevel},
+    codec,
+    frame::{self, FrameError},
+    id::{CardHash, LeaseId, StepKey, ToolName},
+    limits,
+};
+
+/// How often a coordinator renews its leases, in milliseconds.
+pub const RENEW_EVERY_MS: u64 = 500;
+/// A lease is lost after this many milliseconds without a renewal: three missed.
+pub const RENEW_LOST_MS: u64 = 3 * RENEW_EVERY_MS + RENEW_EVERY_MS / 2;
+/// A granted lease that was not started lapses after this many milliseconds.
+pub const LEASE_TTL_MS: u64 = 5_000;
+
+/// Does this node have the data that the arguments point to?
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Probe {
+    /// The tool that would be called.
+    pub tool: ToolName,
+    /// Its arguments as JSON bytes; only those named by the card's `data` are looked at.
+    pub arguments: Vec<u8>,
+}
+
+/// The data is here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Have {
+    /// Its size in bytes.
+    pub bytes: u64,
+}
+
+/// The data is not here.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Missing {
+    /// Why, for people.
+    pub detail: String,
+}
+
+/// Asks for a place to run a step.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Reserve {
+    /// The step.
+    pub key: StepKey,
+    /// The tool.
+    pub tool: ToolName,
+    /// The card that the coordinator planned with.
+    pub card: CardHash,
+    /// What running it twice does, as the coordinator sees it; the executor's own card decides.
+    pub effect: Effect,
+    /// Expected duration, in milliseconds.
+    pub est_ms: u32,
+    /// GPU memory to reserve, in bytes; 0 for none.
+    pub vram: u64,
+    /// Main memory to reserve, in bytes; 0 for none.
+    pub memory: u64,
+    /// Size of the arguments, in bytes.
+    pub argument_bytes: u64,
+    /// Time left until the step's deadline, in milliseconds. Relative, because clocks differ.
+    pub deadline_ms: u64,
+    /// The coordinator's epoch of this run; a lower one than seen before is fenced off.
+    pub epoch: u64,
+}
+
+/// A place to run the step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Granted {
+    /// The lease; lapses after [`LEASE_TTL_MS`] unless started.
+    pub lease: LeaseId,
+    /// Fresh load of the executor.
+    pub state: LoadState,
+}
+
+/// Why an executor refuses a reservation. Its name is the reason code that people and metrics see.
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, strum::IntoStaticStr, strum::Display,
+)]
+#[serde(rename_all = "snake_case")]
+#[strum(serialize_all = "snake_case")]
+pub enum RefuseReason {
+    /// All slots and the queue are full.
+    Busy,
+    /// The node takes no new steps.
+    Draining,
+    /// It has no such tool.
+    NoTool,
+    /// It has another card under this name.
+    ToolVersion,
+    /// Not enough GPU memory is free.
+    Vram,
+    /// Not enough main memory is free.
+    Memory,
+    /// The caller's role or grants do not allow this call here.
+    Policy,
+    /// The caller has too many leases here.
+    Quota,
+    /// The step can't end before its deadline.
+    Deadline,
+    /// A newer coordinator of this run was seen.
+    Fenced,
+    /// The tool is here but does not work.
+    Unavailable,
+}
+
+/// No place.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Refused {
+    /// The code.
+    pub reason: RefuseReason,
+    /// One sentence for people.
+    pub detail: String,
+    /// Fresh load of the executor.
+    pub state: LoadState,
+}
+
+/// Runs a reserved step.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Start {
+    /// The lease from [`Granted`].
+    pub lease: LeaseId,
+    /// As in [`Reserve`].
+    pub epoch: u64,
+    /// The arguments as JSON bytes.
+    pub arguments: Vec<u8>,
+}
+
+/// What kind of text an event carries.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, strum::IntoStaticStr)]
+#[serde(rename_all = "snake_case")]
+#[strum(serialize_all = "snake_case")]
+pub enum EventKind {
+    /// A line that says how far the step is.
+    Progress,
+    /// A piece of output.
+    Output,
+    /// A log line of the tool.
+    Log,
+}
+
+/// Something that happened while a step runs.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Event {
+    /// 1, 2, 3 …; a gap means that the executor dropped events because the reader was slow.
+    pub seq: u32,
+    /// What it is.
+    pub kind: EventKind,
+    /// The text.
+    pub text: String,
+}
+
+/// How a step ended.
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, strum::IntoStaticStr, strum::Display,
+)]
+#[serde(rename_all = "snake_case")]
+#[strum(serialize_all = "snake_case")]
+pub enum StepStatus {
+    /// The tool returned a result.
+    Ok,
+    /// The tool failed; the output says why.
+    Error,
+    /// Nobody can know whether it ran.
+    Uncertain,
+    /// Stopped because the coordinator said so or its lease was lost.
+    Cancelled,
+    /// Stopped at its deadline or the tool's own limit.
+    Timeout,
+    /// Never started.
+    Refused,
+}
+
+/// The last message of a step.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Outcome {
+    /// How it ended.
+    pub status: StepStatus,
+    /// The result, or `{"error": {"code", "message"}}`, as JSON bytes.
+    pub output: Vec<u8>,
+    /// How long the tool ran, in milliseconds.
+    pub elapsed_ms: u64,
+    /// Level it ran at.
+    pub sandbox: SandboxLevel,
+    /// SHA-256 of `output`: an outcome that was cut or mixed up is not taken for a result.
+    pub digest: [u8; 32],
+}
+
+impl Outcome {
+    /// With the digest of `output`.
+    #[must_use]
+    pub fn new(status: StepStatus, output: Vec<u8>, elapsed_ms: u64, sandbox: SandboxLevel) -> Self {
+        let digest = Sha256::digest(&output).into();
+        Self { status, output, elapsed_ms, sandbox, digest }
+    }
+
+    /// Whether the output is the one that the executor hashed.
+    #[must_use]
+    pub fn is_intact(&self) -> bool {
+        <[u8; 32]>::from(Sha256::digest(&self.output)) == self.digest
+    }
+}
+
+/// Keeps leases alive.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Renew {
+    /// Leases of the sender on the receiver, at most 1,024.
+    pub leases: Vec<LeaseId>,
+}
+
+/// Stops a step and everything it started.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Cancel {
+    /// The step.
+    pub key: StepKey,
+    /// As in [`Reserve`].
+    pub epoch: u64,
+}
+
+/// What became of a step?
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StatusQuery {
+    /// The step.
+    pub key: StepKey,
+}
+
+/// What the executor knows of a step of the asking node.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum StatusReply {
+    /// Never heard of it (or it is another node's).
+    Unseen,
+    /// Reserved, not started.
+    Granted,
+    /// Running.
+    Running,
+    /// Ended, with this outcome.
+    Done(Outcome),
+    /// Was running when the executor itself stopped.
+    Interrupted,
+}
+
+macro_rules! messages {
+    ($($kind:literal $name:ident($body:ty),)*) => {
+        /// Any message of the step protocol.
+        #[derive(Debug, Clone, PartialEq, Eq)]
+        #[expect(missing_docs, reason = "each variant is documented at its type")]
+        pub enum Message { $($name($body),)* }
+
+        impl Message {
+            /// The whole frame, length prefix included.
+            ///
+            /// # Errors
+            /// [`FrameError::Body`] or [`FrameError::TooLarge`] when the message is over its limit.
+            pub fn to_frame(&self) -> Result<Vec<u8>, FrameError> {
+                match self {
+                    $(Self::$name(body) => {
+                        let body = codec::encode::<_, { limits::STEP_FRAME_BYTES }>(body)?;
+                        frame::join($kind, &body, limits::STEP_FRAME_BYTES)
+                    })*
+                }
+            }
+
+            /// Decodes a frame whose length prefix was removed, and checks the bounds of its parts.
+            ///
+            /// # Errors
+            /// Any [`FrameError`].
+            pub fn from_frame(bytes: &[u8]) -> Result<Self, FrameError> {
+                let (kind, body) = frame::split(bytes)?;
+                let message = match kind {
+                    $($kind => Self::$name(codec::decode::<_, { limits::STEP_FRAME_BYTES }>(body)?),)*
+                    other => return Err(FrameError::Kind(other)),
+                };
+                if message.fits() { Ok(message) } else { Err(FrameError::Body(codec::CodecError::Malformed)) }
+            }
+
+            /// The message's name, for logs and metrics.
+            #[must_use]
+            pub const fn name(&self) -> &'static str {
+                match self { $(Self::$name(_) => stringify!($name),)* }
+            }
+        }
+
+        $(impl From<$body> for Message {
+            fn from(body: $body) -> Self {
+                Self::$name(body)
+            }
+        })*
+    };
+}
+
+messages! {
+    1 Probe(Probe),
+    2 Have(Have),
+    3 Missing(Missing),
+    4 Reserve(Reserve),
+    5 Granted(Granted),
+    6 Refused(Refused),
+    7 Start(Start),
+    8 Event(Event),
+    9 Outcome(Outcome),
+    10 Renew(Renew),
+    11 Cancel(Cancel),
+    12 Status(StatusQuery),
+    13 StatusReply(StatusReply),
+}
+
+impl Message {
+    fn fits(&self) -> bool {
+        match self {
+            Self::Probe(m) => m.arguments.len() <= limits::ARGUMENT_BYTES,
+            Self::Missing(m) => m.detail.len() <= limits::TEXT_BYTES,
+            Self::Refused(m) => m.detail.len() <= limits::TEXT_BYTES,
+            Self::Start(m) => m.arguments.len() <= limits::ARGUMENT_BYTES,
+            Self::Event(m) => m.text.len() <= limits::EVENT_BYTES,
+            Self::Outcome(m) | Self::StatusReply(StatusReply::Done(m)) => {
+                m.output.len() <= limits::OUTPUT_BYTES && m.is_intact()
+            }
+            Self::Renew(m) => m.leases.len() <= limits::RENEW_LEASES,
+            Self::Have(_)
+            | Self::Reserve(_)
+            | Self::Granted(_)
+            | Self::Cancel(_)
+            | Self::Status(_)
+            | Self::StatusReply(_) => true,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::id::{RunId, StepId};
+
+    fn key() -> StepKey {
+        StepKey { run: RunId::run([1; 8]), step: StepId::parse("s001").unwrap() }
+    }
+
+    /// One message of each kind with its bytes. A change here is a new protocol version.
+    fn golden() -> Vec<(Message, &'static str)> {
+        let tool = ToolName::parse("echo").unwrap();
+        let state = LoadState { slots: 4, ready: true, ..LoadState::default() };
+        vec![
+            (Probe { tool: tool.clone(), arguments: b"{}".to_vec() }.into(), "0000000a0101046563686f027b7d"),
+            (Have { bytes: 300 }.into(), "000000050102fb2c01"),
+            (Missing { detail: "no".into() }.into(), "000000050103026e6f"),
+            (
+                Reserve {
+                    key: key(),
+                    tool,
+                    card: CardHash::from_bytes([5; 32]),
+                    effect: Effect::Pure,
+                    est_ms: 10,
+                    vram: 0,
+                    memory: 0,
+                    argument_bytes: 2,
+                    deadline_ms: 60_000,
+                    epoch: 1,
+                }
+                .into(),
+                "0000004a01041472756e2d303130313031303130313031303130310473303031046563686f0505050505050505050505050505050505050505050505050505050505050505000a000002fb60ea01",
+            ),
+            (Granted { lease: LeaseId(7), state }.into(), "0000000a01050704000000000001"),
+            (
+                Refused { reason: RefuseReason::Vram, detail: "x".into(), state }.into(),
+                "0000000c010604017804000000000001",
+            ),
+            (
+                Start { lease: LeaseId(7), epoch: 1, arguments: b"{}".to_vec() }.into(),
+                "0000000701070701027b7d",
+            ),
+            (Event { seq: 1, kind: EventKind::Log, text: "t".into() }.into(), "00000006010801020174"),
+            (
+                Outcome::new(StepStatus::Ok, b"1".to_vec(), 5, SandboxLevel::Rlimits).into(),
+                "00000027010900013105016b86b273ff34fce19d6b804eff5a3f5747ada4eaa22f1d49c01e52ddb7875b4b",
+            ),
+            (Renew { leases: vec![LeaseId(7)] }.into(), "00000004010a0107"),
+            (
+                Cancel { key: key(), epoch: 1 }.into(),
+                "0000001d010b1472756e2d30313031303130313031303130313031047330303101",
+            ),
+            (
+                StatusQuery { key: key() }.into(),
+                "0000001c010c1472756e2d303130313031303130313031303130310473303031",
+            ),
+            (StatusReply::Interrupted.into(), "00000003010d04"),
+        ]
+    }
+
+    #[test]
+    fn golden_bytes() {
+        for (message, hex) in golden() {
+            let frame = message.to_frame().unwrap();
+            assert_eq!(data_encoding::HEXLOWER.encode(&frame), hex, "{}", message.name());
+            assert_eq!(Message::from_frame(&frame[frame::LENGTH_BYTES..]).unwrap(), message);
+        }
+    }
+
+    #[test]
+    fn a_mixed_up_outcome_is_no_result() {
+        let mut outcome = Outcome::new(StepStatus::Ok, b"42".to_vec(), 1, SandboxLevel::None);
+        outcome.output = b"43".to_vec();
+        let frame = Message::from(outcome).to_frame().unwrap();
+        assert!(Message::from_frame(&frame[frame::LENGTH_BYTES..]).is_err());
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn no_bytes_panic(bytes in proptest::collection::vec(proptest::num::u8::ANY, 0..400), kind in 0u8..20) {
+            let _ = Message::from_frame(&bytes);
+            let mut framed = vec![frame::VERSION, kind];
+            framed.extend_from_slice(&bytes);
+            let _ = Message::from_frame(&framed);
+        }
+
+        #[test]
+        fn a_cut_message_is_an_error(cut in 0usize..200, which in 0usize..13) {
+            let frame = golden()[which].0.to_frame().unwrap();
+            let body = &frame[frame::LENGTH_BYTES..];
+            if cut < body.len() {
+                proptest::prop_assert!(Message::from_frame(&body[..cut]).is_err());
+            }
+        }
+    }
+}

@@ -1,0 +1,5 @@
+//! Who may take part: identities, certificates, tickets.
+
+mod role;
+
+pub use role::{Grants, Role};

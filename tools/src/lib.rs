@@ -1,0 +1,8 @@
+//! Tools: cards, registry, lazy loading, built-in and process tools.
+//!
+//! The life of a call: discover (a card, by name or search) -> load (lazily, once) -> authorise (the executor) -> validate the
+//! arguments against the card's schema -> run with a deadline and a cancel token -> cap the output -> result.
+#![forbid(unsafe_code)]
+#![warn(missing_docs)]
+
+pub mod tool;
