@@ -21,6 +21,8 @@ pub mod card;
 pub mod codec;
 pub mod frame;
 pub mod id;
+pub mod join;
 pub mod limits;
+pub mod session;
 pub mod step;
 pub mod trust;

@@ -5,4 +5,17 @@
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
+pub mod availability;
+pub mod builtin;
+pub mod call;
+pub mod load;
+pub mod manifest;
+pub mod process;
+pub mod registry;
+pub mod sandbox;
+pub mod schema;
+pub mod search;
+pub mod size;
+mod snapshot;
 pub mod tool;
+pub mod watch;

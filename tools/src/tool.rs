@@ -200,6 +200,17 @@ pub trait Tool: Send + Sync + 'static {
     /// The future may be dropped at any point; whatever was started then stops.
     async fn call(&self, context: &CallContext, arguments: Arguments) -> Result<ToolOutput, ToolError>;
 
+    /// Level that calls of this tool run at here; reported also for calls that fail.
+    fn sandbox(&self) -> SandboxLevel {
+        SandboxLevel::None
+    }
+
+    /// Whether the tool watches the deadline and the cancel token itself and returns only when all that it started is gone.
+    /// It then gets a short grace before its future is dropped.
+    fn stops_itself(&self) -> bool {
+        false
+    }
+
     /// Whether the data that `arguments` point to is on this node. Only asked of tools whose card names `data`.
     async fn probe(&self, workspace: &Workspace, arguments: &Arguments) -> DataProbe {
         let _ = (workspace, arguments);

@@ -1,5 +1,48 @@
 //! Who may take part: identities, certificates, tickets.
 
+pub mod certificate;
+pub mod chain;
+pub mod identity;
+pub mod identity_payload;
 mod role;
+pub mod ticket;
 
+pub use certificate::{
+    Certificate, CertificateError, CertificateRequest, Issuer, RootKey, SignedCertificate,
+};
+pub use chain::{CertificateChain, MeshRoot, Verified};
+pub use identity::{NodeIdentity, Signature};
+pub use identity_payload::{IdentityError, Side, VerifiedPeer};
 pub use role::{Grants, Role};
+pub use ticket::{Ticket, TicketError, TicketId};
+
+/// Seconds that clocks of one mesh may differ before a validity period is held against a certificate.
+pub const CLOCK_TOLERANCE_S: u64 = 300;
+
+/// A number of seconds for people: the two largest units.
+pub(crate) fn span(seconds: u64) -> String {
+    const UNITS: [(u64, &str); 4] = [(86_400, "d"), (3_600, "h"), (60, "min"), (1, "s")];
+    let mut left = seconds;
+    let mut parts = Vec::new();
+    for (size, unit) in UNITS {
+        if left >= size {
+            parts.push(format!("{} {unit}", left / size));
+            left %= size;
+        }
+    }
+    parts.truncate(2);
+    if parts.is_empty() { "0 s".to_owned() } else { parts.join(" ") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::span;
+
+    #[test]
+    fn spans() {
+        assert_eq!(span(0), "0 s");
+        assert_eq!(span(59), "59 s");
+        assert_eq!(span(3 * 3600), "3 h");
+        assert_eq!(span(86_400 + 3_600 + 61), "1 d 1 h");
+    }
+}

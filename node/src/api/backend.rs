@@ -1,0 +1,57 @@
+//! What the HTTP API needs from the node: one narrow trait, so that handlers reach into nothing else.
+use async_trait::async_trait;
+use serde_json::Value;
+use tokio::sync::mpsc;
+
+use super::{
+    error::ApiError,
+    types::{
+        CallReply, CallRequest, DrainReply, InviteReply, InviteRequest, InvitesReply, NodesReply, RunEvent,
+        RunRequest, RunStarted, RunsReply, SessionsReply, StatusReply, ToolDetail, ToolsQuery, ToolsReply,
+        WithdrawReply,
+    },
+};
+
+/// The node, as the API sees it.
+///
+/// `node` in arguments is a name, an id or a unique prefix; the backend resolves it and answers 404 `unknown_node` or
+/// 409 `ambiguous_node`.
+#[async_trait]
+pub trait Backend: Send + Sync + 'static {
+    /// Ready to serve: joined, executor proven by a self-call. The error is the reason in a sentence.
+    async fn ready(&self) -> Result<(), String>;
+    /// This node.
+    async fn status(&self) -> Result<StatusReply, ApiError>;
+    /// Every member.
+    async fn nodes(&self) -> Result<NodesReply, ApiError>;
+    /// Open sessions.
+    async fn sessions(&self) -> Result<SessionsReply, ApiError>;
+    /// Starts or ends maintenance of a node.
+    async fn drain(&self, node: &str, on: bool) -> Result<DrainReply, ApiError>;
+    /// Tools of this node or of the mesh.
+    async fn tools(&self, query: ToolsQuery) -> Result<ToolsReply, ApiError>;
+    /// One tool with its card; also one that only other nodes have.
+    async fn tool(&self, name: &str) -> Result<ToolDetail, ApiError>;
+    /// One routed call. Dropping the future cancels the call on whichever node it runs.
+    async fn call(&self, request: CallRequest) -> Result<CallReply, ApiError>;
+    /// Where the call would go: `{chosen, candidates, filtered}`, made by the router.
+    async fn place(&self, request: CallRequest) -> Result<Value, ApiError>;
+    /// A stored decision, by its own id, a step's or a call's.
+    async fn decision(&self, id: &str) -> Result<Value, ApiError>;
+    /// Starts a run; it lives on without the client.
+    async fn start_run(&self, request: RunRequest) -> Result<RunStarted, ApiError>;
+    /// All runs, newest first.
+    async fn runs(&self) -> Result<RunsReply, ApiError>;
+    /// One run: the document of the solve loop, or `{error}` for a question that was refused.
+    async fn run(&self, id: &str) -> Result<Value, ApiError>;
+    /// The events of a run: first all past ones, then new ones; the channel closes after the last.
+    async fn run_events(&self, id: &str) -> Result<mpsc::Receiver<RunEvent>, ApiError>;
+    /// Stops a run and the steps it has on other nodes; answers with its last state. A run that is over stays as it is.
+    async fn cancel_run(&self, id: &str) -> Result<Value, ApiError>;
+    /// Makes a ticket.
+    async fn invite(&self, request: InviteRequest) -> Result<InviteReply, ApiError>;
+    /// Tickets that can still be used.
+    async fn invites(&self) -> Result<InvitesReply, ApiError>;
+    /// Makes a ticket useless.
+    async fn withdraw_invite(&self, id: &str) -> Result<WithdrawReply, ApiError>;
+}

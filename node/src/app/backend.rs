@@ -1,0 +1,324 @@
+//! The node as the API sees it: every answer is made from a snapshot, a handle or the journal.
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use async_trait::async_trait;
+use octomesh_protocol::{
+    id::{NodeId, RunId, StepId, StepKey, ToolName},
+    step::Event,
+};
+use octomesh_tools::search::SearchIndex;
+use serde_json::Value;
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    issuer::{Invite, IssuerError},
+    node::Node,
+    node_view,
+    runs::RunsError,
+};
+use crate::{
+    api::{
+        ApiError,
+        backend::Backend,
+        types::{
+            CallReply, CallRequest, DrainReply, InviteEntry, InviteReply, InviteRequest, InvitesReply,
+            NodesReply, RunEvent, RunRequest, RunStarted, RunSummary, RunsReply, SessionsReply, StatusReply,
+            ToolDetail, ToolsQuery, ToolsReply, WithdrawReply,
+        },
+    },
+    dispatch::{CallAsk, CallDone},
+    journal::JournalError,
+    membership::{MeshView, view::ResolveError},
+};
+
+/// A call without `timeout_s`.
+const CALL_TIMEOUT: Duration = Duration::from_secs(60);
+/// The longest that may be asked for.
+const LONGEST_CALL: Duration = Duration::from_secs(3600);
+/// Runs in a list.
+const LISTED_RUNS: u32 = 100;
+/// Events of a call on their way nowhere: a single call has no watcher.
+const EVENTS: usize = 16;
+/// The executor answers a ping from its loop; longer means that it is wedged.
+const PING: Duration = Duration::from_secs(1);
+
+/// The node behind the API.
+pub(crate) struct NodeBackend(pub(crate) Arc<Node>);
+
+impl From<ResolveError> for ApiError {
+    fn from(error: ResolveError) -> Self {
+        let code = <&'static str>::from(&error);
+        let status = if matches!(error, ResolveError::AmbiguousNode { .. }) { 409 } else { 404 };
+        Self::new(status, code, error.to_string()).hint("`octomesh nodes` lists the nodes of this mesh")
+    }
+}
+
+impl From<JournalError> for ApiError {
+    fn from(error: JournalError) -> Self {
+        Self::internal(error.to_string())
+    }
+}
+
+impl From<IssuerError> for ApiError {
+    fn from(error: IssuerError) -> Self {
+        let status = match error {
+            IssuerError::NotAdmin | IssuerError::NoRoot => 403,
+            IssuerError::TooMany => 429,
+            IssuerError::Range | IssuerError::NoAddress => 400,
+            IssuerError::Unknown(_) => 404,
+            IssuerError::Home(_) | IssuerError::Entropy(_) | IssuerError::Stopped => 500,
+        };
+        Self::new(status, <&'static str>::from(&error), error.to_string())
+    }
+}
+
+impl From<RunsError> for ApiError {
+    fn from(error: RunsError) -> Self {
+        let status = match error {
+            RunsError::Busy => 503,
+            RunsError::NoEngine(_) | RunsError::EmptyQuestion => 400,
+            RunsError::Stopping => 503,
+            RunsError::Folder(_) | RunsError::Journal(_) => 500,
+        };
+        Self::new(status, <&'static str>::from(&error), error.to_string())
+    }
+}
+
+impl NodeBackend {
+    fn view(&self) -> Arc<MeshView> {
+        Arc::clone(&self.0.view.borrow())
+    }
+
+    fn resolve(&self, text: &str) -> Result<NodeId, ApiError> {
+        Ok(self.view().resolve(text)?.node)
+    }
+
+    /// The call as dispatch wants it. An unknown tool is refused here, where its neighbours can be named.
+    fn ask(&self, request: CallRequest) -> Result<CallAsk, ApiError> {
+        let view = self.view();
+        let known =
+            |name: &ToolName| view.members.values().any(|m| m.tool(name).is_some()) || self.is_own(name);
+        let tool = match ToolName::parse(&request.tool) {
+            Ok(tool) if known(&tool) => tool,
+            _ => return Err(node_view::unknown_tool(&request.tool, &view)),
+        };
+        let pinned = request.node.as_deref().map(|n| self.resolve(n)).transpose()?;
+        let timeout = request.timeout_s.map_or(CALL_TIMEOUT, |s| Duration::from_secs(u64::from(s)));
+        let size = serde_json::to_vec(&request.arguments).map_or(0, |b| b.len());
+        if size > octomesh_protocol::limits::ARGUMENT_BYTES {
+            let message = format!("arguments of {size} bytes are over the limit of 256 KiB");
+            return Err(ApiError::new(413, "too_large", message)
+                .hint("put a large input into a file of the workspace"));
+        }
+        let step = StepId::parse("s001").map_err(|e| ApiError::internal(e.to_string()))?;
+        Ok(CallAsk {
+            key: StepKey { run: RunId::call(self.0.clock.id_bytes()), step },
+            tool,
+            arguments: request.arguments,
+            pinned,
+            timeout: timeout.clamp(Duration::from_secs(1), LONGEST_CALL),
+            placed: None,
+        })
+    }
+
+    /// A tool that is here but does not work is known, too: the router says why it can't be used.
+    fn is_own(&self, name: &ToolName) -> bool {
+        self.0.registry.snapshot().get(name).is_some()
+    }
+
+    fn run_id(text: &str) -> Result<RunId, ApiError> {
+        RunId::parse(text).map_err(|_| ApiError::not_found("unknown_run", format!("no run {:.80}", text)))
+    }
+
+    async fn stored_run(&self, id: &str) -> Result<Value, ApiError> {
+        let unknown = || {
+            ApiError::not_found("unknown_run", format!("no run {id:.80}"))
+                .hint("`octomesh runs` lists the runs of this node")
+        };
+        let (row, result) = self.0.journal.show_run(id).await?.ok_or_else(unknown)?;
+        Ok(result.unwrap_or_else(|| {
+            serde_json::json!({
+                "run_id": row.run_id, "question": row.question, "status": row.status, "answer": null,
+                "citations": [], "blocks": [], "unresolved": [], "usage": {}, "elapsed_ms": 0,
+            })
+        }))
+    }
+}
+
+#[async_trait]
+impl Backend for NodeBackend {
+    async fn ready(&self) -> Result<(), String> {
+        match tokio::time::timeout(PING, self.0.executor.ping()).await {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(gone)) => Err(gone.to_string()),
+            Err(_) => Err("the executor does not answer".to_owned()),
+        }
+    }
+
+    async fn status(&self) -> Result<StatusReply, ApiError> {
+        Ok(node_view::status(&self.0, &self.view(), self.ready().await.is_ok()))
+    }
+
+    async fn nodes(&self) -> Result<NodesReply, ApiError> {
+        Ok(node_view::nodes(&self.view()))
+    }
+
+    async fn sessions(&self) -> Result<SessionsReply, ApiError> {
+        let sessions = self.0.net.sessions().await.map_err(|e| ApiError::internal(e.to_string()))?;
+        Ok(node_view::sessions(&self.view(), sessions))
+    }
+
+    async fn drain(&self, node: &str, on: bool) -> Result<DrainReply, ApiError> {
+        let node = self.resolve(node)?;
+        if node != self.0.caller.node {
+            return Err(ApiError::new(501, "remote_drain", "a node is drained at its own API only, for now")
+                .hint("run `octomesh drain` on that node"));
+        }
+        let remaining = self.0.executor.drain(on).await.map_err(|e| ApiError::internal(e.to_string()))?;
+        Ok(DrainReply {
+            node_id: node.to_string(),
+            drained: on,
+            remaining_steps: u32::try_from(remaining).unwrap_or(u32::MAX),
+        })
+    }
+
+    async fn tools(&self, query: ToolsQuery) -> Result<ToolsReply, ApiError> {
+        let view = self.view();
+        let all = query.all || query.search.is_some();
+        let mut tools = node_view::tools(&self.0, &view, all);
+        if let Some(words) = &query.search {
+            let max = query.max.map_or(10, |m| m as usize).clamp(1, 100);
+            let index = SearchIndex::new(tools.iter().map(|(card, _)| Arc::clone(card)));
+            let order: BTreeMap<ToolName, usize> = index
+                .search(words, max)
+                .into_iter()
+                .enumerate()
+                .map(|(place, hit)| (hit.card.name.clone(), place))
+                .collect();
+            tools.retain(|(card, _)| order.contains_key(&card.name));
+            tools.sort_by_key(|(card, _)| order.get(&card.name).copied());
+        }
+        Ok(ToolsReply { tools: tools.into_iter().map(|(_, entry)| entry).collect() })
+    }
+
+    async fn tool(&self, name: &str) -> Result<ToolDetail, ApiError> {
+        let view = self.view();
+        node_view::tools(&self.0, &view, true)
+            .into_iter()
+            .find(|(card, _)| card.name.as_str() == name)
+            .map(|(card, entry)| ToolDetail { entry, card: Box::new((*card).clone()) })
+            .ok_or_else(|| node_view::unknown_tool(name, &view))
+    }
+
+    async fn call(&self, request: CallRequest) -> Result<CallReply, ApiError> {
+        let ask = self.ask(request)?;
+        // A client that goes away drops this future; the call must end with it wherever it runs, so it is driven by a task of
+        // its own, which the dropped guard cancels.
+        let cancel = CancellationToken::new();
+        let guard = cancel.clone().drop_guard();
+        let (events, _) = mpsc::channel::<Event>(EVENTS);
+        let (reply, answer) = tokio::sync::oneshot::channel::<CallDone>();
+        let dispatcher = self.0.dispatcher.clone();
+        let tool = ask.tool.to_string();
+        self.0.supervisor.spawn("call", async move {
+            // silent-ok: the client is gone
+            let _ = reply.send(dispatcher.call(ask, &cancel, &events).await);
+        });
+        let done = answer.await.map_err(|_| ApiError::internal("the call's task ended early"))?;
+        guard.disarm();
+        if done.no_capacity {
+            return Err(ApiError::no_capacity(done.decision.sentence())
+                .hint(format!("octomesh why {}", done.decision.id)));
+        }
+        Ok(CallReply {
+            tool,
+            node: done.node.map(|n| n.to_string()),
+            status: done.status,
+            output: done.output,
+            elapsed_ms: done.elapsed_ms,
+            sandbox: done.sandbox,
+            decision_id: Some(done.decision.id.to_string()),
+            attempts: done.attempts,
+        })
+    }
+
+    async fn place(&self, request: CallRequest) -> Result<Value, ApiError> {
+        let ask = self.ask(request)?;
+        Ok(self.0.dispatcher.place(ask).await.to_place_json())
+    }
+
+    async fn decision(&self, id: &str) -> Result<Value, ApiError> {
+        self.0.journal.get_decision(id).await?.ok_or_else(|| {
+            ApiError::not_found("unknown_decision", format!("no decision {id:.80}"))
+                .hint("give the decision_id of a call, or run_id/step_id of a run on this node")
+        })
+    }
+
+    async fn start_run(&self, request: RunRequest) -> Result<RunStarted, ApiError> {
+        Ok(RunStarted { run_id: self.0.runs.start(request).await?.to_string() })
+    }
+
+    async fn runs(&self) -> Result<RunsReply, ApiError> {
+        let rows = self.0.journal.list_runs(LISTED_RUNS).await?;
+        let runs = rows.into_iter().map(|row| RunSummary {
+            run_id: row.run_id,
+            question: row.question,
+            status: row.status.to_string(),
+            started_at: u64::try_from(row.started_at / 1000).unwrap_or_default(),
+            steps_done: row.steps_done,
+            steps_total: row.steps_total,
+        });
+        Ok(RunsReply { runs: runs.collect() })
+    }
+
+    async fn run(&self, id: &str) -> Result<Value, ApiError> {
+        match RunId::parse(id).ok().and_then(|run| self.0.runs.current(&run)) {
+            Some(document) => Ok(document),
+            None => self.stored_run(id).await,
+        }
+    }
+
+    async fn run_events(&self, id: &str) -> Result<mpsc::Receiver<RunEvent>, ApiError> {
+        self.0.runs.watch(&Self::run_id(id)?).ok_or_else(|| {
+            ApiError::not_found("unknown_run", format!("no run {id} is going on here"))
+                .hint("`octomesh runs show` has runs that are over")
+        })
+    }
+
+    async fn cancel_run(&self, id: &str) -> Result<Value, ApiError> {
+        match self.0.runs.cancel(&Self::run_id(id)?).await {
+            Some(document) => Ok(document),
+            None => self.stored_run(id).await,
+        }
+    }
+
+    async fn invite(&self, request: InviteRequest) -> Result<InviteReply, ApiError> {
+        let invite = Invite { role: request.role, ttl_s: request.ttl_s, uses: request.uses };
+        let (ticket, uses) = self.0.issuer.invite(invite).await?;
+        let text = ticket.to_text().map_err(|e| ApiError::internal(e.to_string()))?;
+        Ok(InviteReply {
+            ticket: text.to_string(),
+            id: ticket.id().to_string(),
+            expires_at: ticket.expires,
+            uses,
+            role: ticket.role,
+        })
+    }
+
+    async fn invites(&self) -> Result<InvitesReply, ApiError> {
+        let rows = self.0.issuer.list().await?;
+        let invites = rows.into_iter().map(|row| InviteEntry {
+            id: row.id,
+            expires_at: row.expires,
+            uses: row.uses.saturating_sub(row.used),
+            role: row.role,
+        });
+        Ok(InvitesReply { invites: invites.collect() })
+    }
+
+    async fn withdraw_invite(&self, id: &str) -> Result<WithdrawReply, ApiError> {
+        self.0.issuer.withdraw(id.to_owned()).await?;
+        Ok(WithdrawReply { id: id.to_owned(), withdrawn: true })
+    }
+}

@@ -1,0 +1,11 @@
+//! What happens in a node, for whoever watches: the terminal of `up`, the API's event stream.
+/// One event. Watchers that are slow lose the oldest.
+#[derive(Debug, Clone)]
+pub(crate) enum NodeEvent {
+    /// A member changed its state.
+    Member { node: String, state: String },
+    /// Somebody who dialled us was refused.
+    Refused { address: Option<String>, reason: String },
+    /// A node got its certificate from us.
+    Joined { node: String, node_id: String },
+}

@@ -1,0 +1,82 @@
+//! Gauges that are read from snapshots once a second: what a scrape shows is never older than that.
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use octomesh_protocol::{advert::LoadState, card::SandboxLevel, card::Source};
+use octomesh_tools::registry::{EntryState, Registry};
+use strum::IntoEnumIterator;
+use tokio::{
+    sync::watch,
+    time::{MissedTickBehavior, interval},
+};
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    executor::ExecutorHandle,
+    membership::{MemberState, MeshView},
+    metrics::NodeMetrics,
+};
+
+const EVERY: Duration = Duration::from_secs(1);
+
+pub(crate) struct Gauges {
+    pub(crate) metrics: NodeMetrics,
+    pub(crate) executor: ExecutorHandle,
+    pub(crate) view: watch::Receiver<Arc<MeshView>>,
+    pub(crate) registry: Registry,
+    pub(crate) sandbox: SandboxLevel,
+}
+
+impl Gauges {
+    pub(crate) async fn run(self, stop: CancellationToken) {
+        self.metrics.executor.sandbox_level.set(self.sandbox.as_metric());
+        let mut tick = interval(EVERY);
+        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                () = stop.cancelled() => return,
+                _ = tick.tick() => self.read(),
+            }
+        }
+    }
+
+    fn read(&self) {
+        let load: LoadState = *self.executor.load().borrow();
+        let executor = &self.metrics.executor;
+        executor.running.set(i64::from(load.running));
+        executor.queued.set(i64::from(load.queued));
+        executor.slots.set(i64::from(load.slots));
+        executor.draining.set(i64::from(load.draining));
+        executor.leases_active.set(i64::try_from(self.executor.remaining()).unwrap_or(i64::MAX));
+        let view = self.view.borrow().clone();
+        for state in MemberState::iter() {
+            let others = view.members.values().filter(|m| m.state == state && !view.is_me(m.node)).count();
+            let gauge = self.metrics.membership.peers.with_label_values(&[<&str>::from(state)]);
+            gauge.set(i64::try_from(others).unwrap_or(i64::MAX));
+        }
+        self.tools();
+        let gpus = view.own().and_then(|m| m.advert.clone()).map(|a| a.gpus.clone()).unwrap_or_default();
+        for (index, gpu) in gpus.iter().enumerate() {
+            let index = index.to_string();
+            for (kind, bytes) in [("total", gpu.vram_total), ("free", gpu.vram_free)] {
+                let gauge = self.metrics.gpu_vram_bytes.with_label_values(&[&*index, kind]);
+                gauge.set(i64::try_from(bytes).unwrap_or(i64::MAX));
+            }
+        }
+    }
+
+    fn tools(&self) {
+        let mut counts: BTreeMap<(&'static str, &'static str), i64> = BTreeMap::new();
+        for source in [Source::Builtin, Source::Process] {
+            for state in ["available", "unavailable", "quarantined"] {
+                counts.insert((source.into(), state), 0);
+            }
+        }
+        for entry in self.registry.snapshot().entries.values() {
+            let state: &EntryState = &entry.state;
+            *counts.entry((entry.card.source.into(), state.into())).or_default() += 1;
+        }
+        for ((source, state), count) in counts {
+            self.metrics.tools.with_label_values(&[source, state]).set(count);
+        }
+    }
+}

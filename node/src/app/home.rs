@@ -1,0 +1,352 @@
+//! The home directory: who this node is, and where everything lies. A new identity appears whole or not at all: it is written
+//! into a folder beside its place, which is then renamed.
+use std::{
+    fs::{self, OpenOptions},
+    io::{self, Read, Write},
+    os::unix::fs::{DirBuilderExt, OpenOptionsExt},
+    path::{Path, PathBuf},
+};
+
+use data_encoding::HEXLOWER;
+use octomesh_protocol::{
+    id::MeshId,
+    session::secret::MeshSecret,
+    trust::{CertificateChain, MeshRoot, NodeIdentity},
+};
+use zeroize::Zeroizing;
+
+/// Files of the identity folder. All of mode 0600, in a folder of mode 0700.
+const NODE_KEY: &str = "node.key";
+const ROOT_KEY: &str = "root.key";
+const MESH_SECRET: &str = "mesh.secret";
+const CERTIFICATE: &str = "certificate";
+/// No file here is larger; a larger one is not ours.
+const LONGEST_FILE: u64 = 256 * 1024;
+
+/// Why a home can't be used. Each names the path and what to do.
+#[derive(Debug, thiserror::Error, strum::IntoStaticStr)]
+#[strum(serialize_all = "snake_case")]
+#[non_exhaustive]
+pub(crate) enum HomeError {
+    #[error("{path}: {cause}")]
+    Io { path: PathBuf, cause: io::Error },
+    #[error("{path} is not what it should be: {what}")]
+    Damaged { path: PathBuf, what: &'static str },
+    #[error("there is an identity in {0} already")]
+    Exists(PathBuf),
+    #[error("another node runs with the home {0}")]
+    Busy(PathBuf),
+}
+
+impl HomeError {
+    /// What a person can do.
+    pub(crate) fn hint(&self) -> Option<String> {
+        match self {
+            Self::Io { path, cause } if cause.kind() == io::ErrorKind::PermissionDenied => Some(format!(
+                "make {} writable for this user, or choose another home with --home",
+                path.display()
+            )),
+            Self::Io { path, cause } if cause.kind() == io::ErrorKind::ReadOnlyFilesystem => Some(format!(
+                "{} is on a read-only file system; choose another home with --home",
+                path.display()
+            )),
+            Self::Io { .. } => None,
+            Self::Damaged { .. } => {
+                Some("restore the file from a backup, or make a new identity in another --home".to_owned())
+            }
+            Self::Exists(_) => {
+                Some("use another --home for a second node, or move this one away first".to_owned())
+            }
+            Self::Busy(_) => Some("stop that node first, or use another --home for a second one".to_owned()),
+        }
+    }
+}
+
+fn at(path: &Path) -> impl FnOnce(io::Error) -> HomeError + '_ {
+    |cause| HomeError::Io { path: path.to_owned(), cause }
+}
+
+/// A node's own secrets and certificate.
+pub(crate) struct Identity {
+    pub(crate) node: NodeIdentity,
+    pub(crate) chain: CertificateChain,
+    pub(crate) mesh: MeshId,
+    pub(crate) secret: MeshSecret,
+    /// Only where the mesh was made, until it is moved away.
+    pub(crate) root: Option<MeshRoot>,
+}
+
+/// Paths below one directory.
+#[derive(Debug, Clone)]
+pub(crate) struct Home(PathBuf);
+
+impl Home {
+    pub(crate) fn new(path: &Path) -> Self {
+        Self(path.to_owned())
+    }
+
+    pub(crate) fn identity_folder(&self) -> PathBuf {
+        self.0.join("identity")
+    }
+
+    fn pending_folder(&self) -> PathBuf {
+        self.0.join("identity.pending")
+    }
+
+    pub(crate) fn workspace(&self) -> PathBuf {
+        self.0.join("workspace")
+    }
+
+    pub(crate) fn tools(&self) -> PathBuf {
+        self.0.join("tools")
+    }
+
+    pub(crate) fn recipes(&self) -> PathBuf {
+        self.0.join("recipes")
+    }
+
+    pub(crate) fn runs(&self) -> PathBuf {
+        self.0.join("runs")
+    }
+
+    pub(crate) fn journal(&self) -> PathBuf {
+        self.0.join("journal.db")
+    }
+
+    pub(crate) fn peers(&self) -> PathBuf {
+        self.0.join("peers.json")
+    }
+
+    pub(crate) fn tickets(&self) -> PathBuf {
+        self.identity_folder().join("tickets.json")
+    }
+
+    /// Makes the folders of a running node.
+    pub(crate) fn prepare(&self) -> Result<(), HomeError> {
+        for folder in [&self.0, &self.workspace(), &self.tools(), &self.runs()] {
+            private_folder(folder)?;
+        }
+        Ok(())
+    }
+
+    /// Holds the home for this process until dropped: two nodes with one identity would refuse each other's sessions.
+    pub(crate) fn lock(&self) -> Result<fs::File, HomeError> {
+        let path = self.0.join("lock");
+        let file = OpenOptions::new()
+            .create(true)
+            .truncate(false)
+            .write(true)
+            .mode(0o600)
+            .open(&path)
+            .map_err(at(&path))?;
+        match file.try_lock() {
+            Ok(()) => Ok(file),
+            Err(fs::TryLockError::WouldBlock) => Err(HomeError::Busy(self.0.clone())),
+            Err(fs::TryLockError::Error(cause)) => Err(HomeError::Io { path, cause }),
+        }
+    }
+
+    /// The identity, if there is one.
+    pub(crate) fn identity(&self) -> Result<Option<Identity>, HomeError> {
+        let folder = self.identity_folder();
+        match fs::metadata(&folder) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(cause) => return Err(HomeError::Io { path: folder, cause }),
+            Ok(_) => {}
+        }
+        let node = NodeIdentity::from_seed(*secret_file(&folder.join(NODE_KEY))?);
+        let secret = MeshSecret::from_bytes(*secret_file(&folder.join(MESH_SECRET))?);
+        let path = folder.join(CERTIFICATE);
+        let damaged = |what| HomeError::Damaged { path: path.clone(), what };
+        let bytes = hex_file(&path)?;
+        let chain = CertificateChain::from_bytes(&bytes).map_err(|_| damaged("no certificate chain"))?;
+        let leaf = chain.leaf().ok_or_else(|| damaged("an empty certificate chain"))?;
+        if leaf.node != node.node_id() {
+            return Err(damaged("the certificate of another node key"));
+        }
+        let root_path = folder.join(ROOT_KEY);
+        let root = match secret_file(&root_path) {
+            Ok(seed) => Some(MeshRoot::from_seed(*seed)),
+            Err(HomeError::Io { cause, .. }) if cause.kind() == io::ErrorKind::NotFound => None,
+            Err(error) => return Err(error),
+        };
+        let mesh = chain.root().mesh_id();
+        Ok(Some(Identity { node, chain, mesh, secret, root }))
+    }
+
+    /// Whether there is an identity, without reading it.
+    pub(crate) fn has_identity(&self) -> bool {
+        self.identity_folder().exists()
+    }
+
+    /// The key of a node that is about to get its certificate: made once and kept, so that a join that broke off half way is
+    /// answered with the same certificate when it is tried again.
+    pub(crate) fn pending_node(&self, fresh: &Zeroizing<[u8; 32]>) -> Result<NodeIdentity, HomeError> {
+        if self.has_identity() {
+            return Err(HomeError::Exists(self.identity_folder()));
+        }
+        private_folder(&self.0)?;
+        private_folder(&self.pending_folder())?;
+        let path = self.pending_folder().join(NODE_KEY);
+        match secret_file(&path) {
+            Ok(seed) => Ok(NodeIdentity::from_seed(*seed)),
+            // Absent, or cut off by a crash while it was written: nobody has seen that key.
+            Err(_) => {
+                write_secret(&path, &**fresh)?;
+                Ok(NodeIdentity::from_seed(**fresh))
+            }
+        }
+    }
+
+    /// Completes the pending identity and puts it in its place.
+    pub(crate) fn adopt(
+        &self,
+        chain: &CertificateChain,
+        secret: &MeshSecret,
+        root: Option<&MeshRoot>,
+    ) -> Result<(), HomeError> {
+        let folder = self.pending_folder();
+        let path = folder.join(CERTIFICATE);
+        let bytes = chain
+            .to_bytes()
+            .map_err(|_| HomeError::Damaged { path: path.clone(), what: "a chain that is too large" })?;
+        write_secret(&path, &bytes)?;
+        write_secret(&folder.join(MESH_SECRET), secret.expose())?;
+        if let Some(root) = root {
+            write_secret(&folder.join(ROOT_KEY), root.expose_seed())?;
+        }
+        let place = self.identity_folder();
+        fs::rename(&folder, &place).map_err(at(&place))?;
+        // The rename itself must survive a power cut.
+        fs::File::open(&self.0).and_then(|f| f.sync_all()).map_err(at(&self.0))
+    }
+
+    /// Raised at every start and stored before use: at least the unix time, and more than ever before.
+    pub(crate) fn next_incarnation(&self, unix: u64) -> Result<u64, HomeError> {
+        let path = self.0.join("incarnation");
+        let last = match fs::read_to_string(&path) {
+            Ok(text) => text.trim().parse::<u64>().unwrap_or(0),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => 0,
+            Err(cause) => return Err(HomeError::Io { path, cause }),
+        };
+        let next = unix.max(last.saturating_add(1));
+        write_private(&path, next.to_string().as_bytes())?;
+        Ok(next)
+    }
+}
+
+pub(crate) fn private_folder(path: &Path) -> Result<(), HomeError> {
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(at(path))
+}
+
+fn hex_file(path: &Path) -> Result<Zeroizing<Vec<u8>>, HomeError> {
+    let mut text = Zeroizing::new(String::new());
+    let file = fs::File::open(path).map_err(at(path))?;
+    file.take(LONGEST_FILE).read_to_string(&mut text).map_err(at(path))?;
+    HEXLOWER
+        .decode(text.trim().as_bytes())
+        .map(Zeroizing::new)
+        .map_err(|_| HomeError::Damaged { path: path.to_owned(), what: "not hexadecimal" })
+}
+
+fn secret_file(path: &Path) -> Result<Zeroizing<[u8; 32]>, HomeError> {
+    let bytes = hex_file(path)?;
+    let seed: [u8; 32] = bytes
+        .as_slice()
+        .try_into()
+        .map_err(|_| HomeError::Damaged { path: path.to_owned(), what: "not 32 bytes" })?;
+    Ok(Zeroizing::new(seed))
+}
+
+fn write_secret(path: &Path, bytes: &[u8]) -> Result<(), HomeError> {
+    let mut text = Zeroizing::new(HEXLOWER.encode(bytes));
+    text.push('\n');
+    write_private(path, text.as_bytes())
+}
+
+/// Writes a file of mode 0600, whole or not at all. The mode is there from the first byte, never narrowed afterwards.
+pub(crate) fn write_private(path: &Path, bytes: &[u8]) -> Result<(), HomeError> {
+    let folder = path.parent().unwrap_or_else(|| Path::new("."));
+    // `tempfile` creates with mode 0600.
+    let mut file = tempfile::NamedTempFile::new_in(folder).map_err(at(folder))?;
+    file.write_all(bytes).and_then(|()| file.as_file().sync_all()).map_err(at(path))?;
+    file.persist(path).map_err(|e| HomeError::Io { path: path.to_owned(), cause: e.error })?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use octomesh_protocol::{
+        id::NodeName,
+        trust::{CertificateRequest, Grants, Role},
+    };
+
+    use super::*;
+
+    fn make(home: &Home) {
+        let node = home.pending_node(&Zeroizing::new([1; 32])).unwrap();
+        let root = MeshRoot::from_seed([2; 32]);
+        let request = CertificateRequest {
+            node: node.node_id(),
+            name: NodeName::parse("pi").unwrap(),
+            role: Role::Admin,
+            grants: Grants::default(),
+            serial: 1,
+            now: 1_000_000,
+            lifetime_s: 1000,
+        };
+        let chain = root.issue(request).unwrap();
+        home.adopt(&chain, &MeshSecret::from_bytes([3; 32]), Some(&root)).unwrap();
+    }
+
+    #[test]
+    fn an_identity_is_private_whole_and_never_overwritten() {
+        let folder = tempfile::tempdir().unwrap();
+        let home = Home::new(&folder.path().join("home"));
+        assert!(home.identity().unwrap().is_none());
+        make(&home);
+        let identity = home.identity().unwrap().unwrap();
+        assert_eq!(identity.mesh, MeshRoot::from_seed([2; 32]).mesh_id());
+        assert!(identity.root.is_some());
+        for entry in fs::read_dir(home.identity_folder()).unwrap() {
+            let mode = entry.unwrap().metadata().unwrap().permissions().mode();
+            assert_eq!(mode & 0o777, 0o600);
+        }
+        assert_eq!(fs::metadata(home.identity_folder()).unwrap().permissions().mode() & 0o777, 0o700);
+        assert!(matches!(home.pending_node(&Zeroizing::new([9; 32])), Err(HomeError::Exists(_))));
+    }
+
+    #[test]
+    fn a_join_that_broke_off_keeps_its_key() {
+        let folder = tempfile::tempdir().unwrap();
+        let home = Home::new(folder.path());
+        let first = home.pending_node(&Zeroizing::new([1; 32])).unwrap().node_id();
+        assert_eq!(home.pending_node(&Zeroizing::new([2; 32])).unwrap().node_id(), first);
+        assert!(home.identity().unwrap().is_none());
+    }
+
+    #[test]
+    fn damage_is_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let home = Home::new(folder.path());
+        make(&home);
+        let path = home.identity_folder().join(NODE_KEY);
+        fs::write(&path, "00").unwrap();
+        let error = home.identity().err().unwrap();
+        assert!(error.to_string().contains("node.key"), "{error}");
+    }
+
+    #[test]
+    fn incarnations_only_rise_and_a_home_has_one_node() {
+        let folder = tempfile::tempdir().unwrap();
+        let home = Home::new(folder.path());
+        assert_eq!(home.next_incarnation(100).unwrap(), 100);
+        assert_eq!(home.next_incarnation(50).unwrap(), 101);
+        let lock = home.lock().unwrap();
+        assert!(matches!(home.lock(), Err(HomeError::Busy(_))));
+        drop(lock);
+        assert!(home.lock().is_ok());
+    }
+}

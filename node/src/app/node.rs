@@ -1,0 +1,544 @@
+//! A running node: which tasks there are, how they are connected, and in which order they stop.
+use std::{
+    collections::BTreeSet,
+    net::SocketAddr,
+    sync::{Arc, atomic::AtomicU64},
+    time::Duration,
+};
+
+use octomesh_protocol::{
+    card::SandboxLevel,
+    id::{CardHash, NodeName, RunId, StepId, StepKey, ToolName},
+    trust::{Certificate, Role},
+};
+use octomesh_tools::{
+    availability, builtin,
+    registry::Registry,
+    sandbox::Launcher,
+    tool::{CallContext, Caller, EventSink, WallClock, Workspace},
+    watch as tool_folder,
+};
+use tokio::{
+    net::TcpListener,
+    sync::{OnceCell, broadcast, mpsc, watch},
+    time::{Instant, MissedTickBehavior},
+};
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    clock::Clock,
+    events::NodeEvent,
+    gauges::Gauges,
+    home::{Home, HomeError, Identity},
+    issuer::{Issuer, IssuerCommand, IssuerHandle, Signer},
+    runs::{Runs, RunsParts},
+    supervise::Supervisor,
+    tools_port::{MeshCatalogue, RegistryRunner},
+};
+use crate::{
+    config::NodeConfig,
+    dispatch::{DispatchParts, Dispatcher},
+    executor::{ExecutorConfig, ExecutorHandle, ExecutorParts, GpuReading, Resources, executor},
+    journal::{JournalError, JournalHandle},
+    load::{Hardware, MemoryReader},
+    membership::{Member, Membership, MeshView},
+    metrics::NodeMetrics,
+    net::{
+        self, NetConfig, NetHandle, OPENED_QUEUE, StepListener, TransportKind,
+        join::{JoinAsk, JoinService},
+        secure::{SecureConfig, Security},
+    },
+    solve::{
+        roles::Roles,
+        rules::{RulesRoles, ranker::CardRanker, recipes::Recipes},
+    },
+};
+
+/// Events for watchers of the node; a slow one loses the oldest.
+const EVENTS: usize = 256;
+/// Joins that wait for the issuer; each is a handshake of its own.
+const JOINS: usize = 16;
+const ISSUER_COMMANDS: usize = 16;
+/// How often memory is measured for reservations.
+const MEASURE_EVERY: Duration = Duration::from_secs(1);
+/// Rows of the journal are kept for days.
+const PRUNE_EVERY: Duration = Duration::from_secs(6 * 3600);
+/// How long running steps may go on after the stop signal.
+const DRAIN_FOR: Duration = Duration::from_secs(10);
+/// How long the tasks may take to end after that.
+const STOP_FOR: Duration = Duration::from_secs(6);
+/// A tool's demo calls must be over by then; they run before the node offers the tool.
+const DEMO_CALL: Duration = Duration::from_secs(20);
+
+/// Why a node does not start.
+#[derive(Debug, thiserror::Error, strum::IntoStaticStr)]
+#[strum(serialize_all = "snake_case")]
+#[non_exhaustive]
+pub(crate) enum StartError {
+    #[error(transparent)]
+    Home(#[from] HomeError),
+    #[error(transparent)]
+    Journal(#[from] JournalError),
+    #[error(transparent)]
+    Net(#[from] net::StartError),
+    #[error("the API can't listen on {address}: {cause}")]
+    ApiListen { address: SocketAddr, cause: std::io::Error },
+    #[error("{what}: {cause}")]
+    Setup { what: &'static str, cause: String },
+}
+
+fn setup<E: std::fmt::Display>(what: &'static str) -> impl FnOnce(E) -> StartError {
+    move |cause| StartError::Setup { what, cause: cause.to_string() }
+}
+
+/// What a node is started with.
+pub(crate) struct NodeParts {
+    pub(crate) home: Home,
+    pub(crate) identity: Identity,
+    pub(crate) config: NodeConfig,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) transport: TransportKind,
+    /// Instead of the configuration's addresses; for the transport of tests.
+    pub(crate) listen: Option<Vec<String>>,
+    pub(crate) plaintext: bool,
+    pub(crate) warnings: Vec<String>,
+}
+
+/// A node; all its tasks run until [`Node::stop`].
+pub(crate) struct Node {
+    pub(crate) certificate: Certificate,
+    pub(crate) caller: Caller,
+    pub(crate) config: NodeConfig,
+    pub(crate) warnings: Vec<String>,
+    pub(crate) listening: Vec<String>,
+    pub(crate) started: Instant,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) registry: Registry,
+    pub(crate) view: watch::Receiver<Arc<MeshView>>,
+    pub(crate) net: NetHandle,
+    pub(crate) executor: ExecutorHandle,
+    pub(crate) dispatcher: Dispatcher,
+    pub(crate) journal: JournalHandle,
+    pub(crate) issuer: IssuerHandle,
+    pub(crate) runs: Runs,
+    pub(crate) metrics: NodeMetrics,
+    /// Steps that other nodes started here.
+    pub(crate) routed_in: Arc<AtomicU64>,
+    pub(crate) events: broadcast::Sender<NodeEvent>,
+    pub(crate) supervisor: Supervisor,
+    /// Ends what serves others (API, steps) before the rest.
+    pub(crate) serving: CancellationToken,
+    _home: std::fs::File,
+}
+
+/// What a node was started with and keeps.
+struct Upper {
+    home: Home,
+    config: NodeConfig,
+    warnings: Vec<String>,
+    certificate: Certificate,
+    listening: Vec<String>,
+    lock: std::fs::File,
+}
+
+/// Handles of the rooms below.
+struct Lower {
+    registry: Registry,
+    executor: ExecutorHandle,
+    view: watch::Receiver<Arc<MeshView>>,
+    net: NetHandle,
+    issuer: IssuerHandle,
+}
+
+/// Level that process tools run at.
+pub(crate) const SANDBOX: SandboxLevel = SandboxLevel::Rlimits;
+
+/// What the later stages of a start stand on.
+struct Base {
+    clock: Arc<dyn Clock>,
+    wall: WallClock,
+    supervisor: Supervisor,
+    metrics: NodeMetrics,
+    journal: JournalHandle,
+    caller: Caller,
+    events: broadcast::Sender<NodeEvent>,
+}
+
+impl Base {
+    fn new(home: &Home, certificate: &Certificate, clock: Arc<dyn Clock>) -> Result<Self, StartError> {
+        let wall: WallClock = {
+            let clock = Arc::clone(&clock);
+            Arc::new(move || clock.wall())
+        };
+        let metrics = NodeMetrics::new(env!("CARGO_PKG_VERSION")).map_err(setup("metrics"))?;
+        Ok(Self {
+            supervisor: Supervisor::new(),
+            journal: JournalHandle::open(&home.journal(), Arc::clone(&wall), Some(metrics.journal.clone()))?,
+            metrics,
+            caller: Caller {
+                node: certificate.node,
+                name: certificate.name.clone(),
+                role: certificate.role,
+                grants: certificate.grants.clone(),
+                local: true,
+            },
+            events: broadcast::channel(EVENTS).0,
+            clock,
+            wall,
+        })
+    }
+
+    fn stop(&self) -> CancellationToken {
+        self.supervisor.stop_token().clone()
+    }
+
+    /// Slots, leases and running steps; the hardware that they share.
+    fn executor(
+        &self,
+        config: &NodeConfig,
+        registry: &Registry,
+        workspace: &Arc<Workspace>,
+    ) -> (ExecutorHandle, Hardware) {
+        let memory = MemoryReader::new();
+        let gpus: Vec<GpuReading> = config
+            .gpus
+            .iter()
+            .map(|g| GpuReading { total: g.vram_bytes, free: None, declared: true })
+            .collect();
+        let (resources_out, resources) = watch::channel(reading(&memory, &gpus));
+        self.supervisor.spawn_critical("measure", measure(memory.clone(), gpus, resources_out, self.stop()));
+        let random = Arc::clone(&self.clock);
+        let (handle, task) = executor(ExecutorParts {
+            config: ExecutorConfig {
+                slots: config.slots,
+                offers_tools: self.caller.role != Role::Client,
+                sandbox: SANDBOX,
+            },
+            runner: Arc::new(RegistryRunner {
+                registry: registry.clone(),
+                workspace: Arc::clone(workspace),
+                wall: Arc::clone(&self.wall),
+                metrics: self.metrics.executor.clone(),
+            }),
+            journal: self.journal.clone(),
+            resources,
+            random: Box::new(move || u64::from_le_bytes(random.id_bytes())),
+            queue_wait: Some(self.metrics.executor.queue_wait_seconds.clone()),
+        });
+        self.supervisor.spawn_critical("executor", task.run(self.stop()));
+        let hardware = Hardware::new(memory, config.gpus.clone(), handle.reserved_vram());
+        (handle, hardware)
+    }
+}
+
+impl Node {
+    /// Starts every task, lowest room first. The API is started by the caller, who has the listener.
+    pub(crate) async fn start(parts: NodeParts) -> Result<Arc<Self>, StartError> {
+        let NodeParts { home, identity, config, clock, transport, listen, plaintext, warnings } = parts;
+        home.prepare()?;
+        let lock = home.lock()?;
+        let certificate = identity.chain.leaf().cloned().ok_or_else(|| StartError::Setup {
+            what: "certificate",
+            cause: "the chain is empty".to_owned(),
+        })?;
+        let incarnation = home.next_incarnation(clock.unix())?;
+        let base = Base::new(&home, &certificate, clock)?;
+        let workspace = Arc::new(Workspace::open(&home.workspace()).map_err(setup("workspace"))?);
+        let late_view = Arc::new(OnceCell::new());
+        let registry = tools(&home, &base, &workspace, &late_view).await?;
+        let (executor, hardware) = base.executor(&config, &registry, &workspace);
+
+        let key = Arc::new(identity.node);
+        let (opened_out, opened) = mpsc::channel(OPENED_QUEUE);
+        let secret = &identity.secret;
+        let secure = SecureConfig::new(
+            Arc::clone(&key),
+            identity.chain.clone(),
+            secret,
+            Arc::clone(&base.clock),
+            opened_out,
+        )
+        .map_err(setup("randomness"))?;
+        let (open_tickets, tickets) = watch::channel(Arc::new(Vec::new()));
+        let (join_asks, joins) = mpsc::channel::<JoinAsk>(JOINS);
+        let network = net::start(NetConfig {
+            seed: zeroize::Zeroizing::new(*key.expose_seed()),
+            transport,
+            security: Security::new(Arc::new(secure), Some(JoinService::new(tickets, join_asks))),
+            plaintext,
+            opened,
+            listen: listen.unwrap_or_else(|| config.listen.iter().map(ToString::to_string).collect()),
+            metrics: base.metrics.net.clone(),
+        })
+        .await?;
+        base.supervisor.spawn_critical("network", network.driver.run(base.stop()));
+
+        let membership = Membership {
+            me: Member::new(
+                certificate.node,
+                certificate.name.clone(),
+                certificate.role,
+                certificate.grants.clone(),
+            ),
+            incarnation,
+            region: config.region.clone(),
+            tags: config.tags.clone(),
+            sandbox: SANDBOX,
+            advertise: config.advertise.iter().map(ToString::to_string).collect(),
+            loopback: config.listen_is_explicit,
+            static_peers: config.peers.clone(),
+            peers_file: home.peers(),
+            net: network.handle.clone(),
+            events: network.events,
+            registry: registry.clone(),
+            load: executor.load(),
+            hardware,
+            clock: Arc::clone(&base.clock),
+            metrics: base.metrics.clone(),
+            node_events: base.events.clone(),
+        };
+        let (view, membership_task) = membership.start(network.listening.clone(), base.stop());
+        // silent-ok: it is set here only
+        let _ = late_view.set(view.clone());
+        base.supervisor.spawn_critical("membership", membership_task);
+
+        let (issuer_out, issuer_commands) = mpsc::channel::<IssuerCommand>(ISSUER_COMMANDS);
+        let issuer = Issuer {
+            signer: Signer { node: key, chain: identity.chain, root: identity.root, secret: identity.secret },
+            file: home.tickets(),
+            view: view.clone(),
+            clock: Arc::clone(&base.clock),
+            open: open_tickets,
+            events: base.events.clone(),
+        };
+        base.supervisor.spawn_critical("issuer", issuer.run(joins, issuer_commands, base.stop()));
+        let parts = Upper { home, config, warnings, certificate, listening: network.listening, lock };
+        Self::upper(
+            base,
+            parts,
+            Lower { registry, executor, view, net: network.handle, issuer: IssuerHandle(issuer_out) },
+            network.steps,
+        )
+        .await
+    }
+
+    /// What stands on network and membership: serving steps, dispatch, runs.
+    async fn upper(
+        base: Base,
+        own: Upper,
+        lower: Lower,
+        steps: StepListener,
+    ) -> Result<Arc<Self>, StartError> {
+        let serving = base.stop().child_token();
+        let routed_in = Arc::new(AtomicU64::new(0));
+        let Lower { registry, executor, view, net, issuer } = lower;
+        let (view_for_steps, supervisor) = (view.clone(), base.supervisor.clone());
+        let serve = crate::executor::serve(
+            steps,
+            executor.clone(),
+            view_for_steps,
+            supervisor,
+            Arc::clone(&routed_in),
+            serving.clone(),
+        );
+        base.supervisor.spawn("step server", serve);
+        let dispatcher = Dispatcher::new(DispatchParts {
+            me: base.caller.clone(),
+            view: view.clone(),
+            net: net.clone(),
+            executor: executor.clone(),
+            journal: base.journal.clone(),
+            clock: Arc::clone(&base.clock),
+            metrics: base.metrics.clone(),
+            epoch: base.journal.next_epoch().await?,
+        });
+        let recipes = Recipes::with_folder(&own.home.recipes()).map_err(setup("recipes"))?;
+        let roles: Arc<dyn Roles> = Arc::new(RulesRoles::new(recipes, Arc::new(CardRanker)));
+        let runs = Runs::new(RunsParts {
+            folder: own.home.runs(),
+            dispatcher: dispatcher.clone(),
+            view: view.clone(),
+            journal: base.journal.clone(),
+            roles,
+            clock: Arc::clone(&base.clock),
+            metrics: base.metrics.clone(),
+            supervisor: base.supervisor.clone(),
+        });
+        runs.settle_unfinished().await?;
+        let gauges = Gauges {
+            metrics: base.metrics.clone(),
+            executor: executor.clone(),
+            view: view.clone(),
+            registry: registry.clone(),
+            sandbox: SANDBOX,
+        };
+        base.supervisor.spawn_critical("gauges", gauges.run(base.stop()));
+        base.supervisor.spawn_critical("journal keeper", keep_journal(base.journal.clone(), base.stop()));
+        Ok(Arc::new(Self {
+            certificate: own.certificate,
+            caller: base.caller,
+            config: own.config,
+            warnings: own.warnings,
+            listening: own.listening,
+            started: Instant::now(),
+            clock: base.clock,
+            registry,
+            view,
+            net,
+            executor,
+            dispatcher,
+            journal: base.journal,
+            issuer,
+            runs,
+            metrics: base.metrics,
+            routed_in,
+            events: base.events,
+            supervisor: base.supervisor,
+            serving,
+            _home: own.lock,
+        }))
+    }
+
+    /// The node's name.
+    pub(crate) fn name(&self) -> &NodeName {
+        &self.certificate.name
+    }
+
+    /// Stops in this order: no new work, runs cancelled (and with them their steps on other nodes), steps of others finished,
+    /// then network, membership and the rest. Gives whether every task ended in time.
+    pub(crate) async fn stop(&self) -> bool {
+        // silent-ok: an executor that has gone takes no work either
+        let _ = self.executor.drain(true).await;
+        self.runs.stop(DRAIN_FOR).await;
+        let mut remaining = self.executor.watch_remaining();
+        let drained = remaining.wait_for(|left| *left == 0);
+        if tokio::time::timeout(DRAIN_FOR, drained).await.is_err() {
+            tracing::warn!("steps are still running and are stopped now");
+        }
+        self.serving.cancel();
+        self.supervisor.stop_token().cancel();
+        let ended = self.supervisor.join(STOP_FOR).await;
+        // silent-ok: a journal that can't flush has said so
+        let _ = self.journal.flush().await;
+        ended
+    }
+}
+
+/// The node's tools: built-in ones, those of the folder, each proved by its demo calls before anybody hears of it.
+async fn tools(
+    home: &Home,
+    base: &Base,
+    workspace: &Arc<Workspace>,
+    view: &Arc<OnceCell<watch::Receiver<Arc<MeshView>>>>,
+) -> Result<Registry, StartError> {
+    let registry = Registry::new();
+    let catalogue = MeshCatalogue { registry: registry.clone(), view: Arc::clone(view) };
+    builtin::register_all(&registry, Arc::new(catalogue)).map_err(setup("built-in tools"))?;
+    let launcher = Launcher::current().map_err(setup("own program"))?;
+    tool_folder::scan_once(&registry, &home.tools(), &launcher).await;
+    let step = StepId::parse("s001").map_err(setup("step id"))?;
+    let (clock, caller, workspace, wall) =
+        (Arc::clone(&base.clock), base.caller.clone(), Arc::clone(workspace), Arc::clone(&base.wall));
+    let context = move || CallContext {
+        key: StepKey { run: RunId::call(clock.id_bytes()), step: step.clone() },
+        caller: caller.clone(),
+        cancel: CancellationToken::new(),
+        deadline: Instant::now() + DEMO_CALL,
+        workspace: Arc::clone(&workspace),
+        events: EventSink::none(),
+        wall: Arc::clone(&wall),
+    };
+    for (tool, reason) in availability::check_all(&registry, &context).await {
+        tracing::warn!(%tool, reason, "a tool does not work and is not offered");
+    }
+    let proved = registry.snapshot().entries.iter().map(|(name, e)| (name.clone(), e.hash)).collect();
+    for (path, problem) in &registry.snapshot().problems {
+        tracing::warn!(path = %path.display(), problem, "a tool manifest is not used");
+    }
+    let names: Vec<String> = registry.snapshot().entries.keys().map(ToString::to_string).collect();
+    base.metrics.learn_tools(names.iter().map(String::as_str));
+    let watching = tool_folder::watch(registry.clone(), home.tools(), launcher, base.stop());
+    base.supervisor.spawn_critical("tool folder", watching);
+    base.supervisor.spawn_critical("tool check", prove_new(registry.clone(), proved, context, base.stop()));
+    Ok(registry)
+}
+
+/// Tools that are dropped in later are proved by their demo calls like those that were there at the start; one that is being
+/// proved is not offered.
+async fn prove_new(
+    registry: Registry,
+    mut proved: BTreeSet<(ToolName, CardHash)>,
+    context: impl Fn() -> CallContext + Send + Sync,
+    stop: CancellationToken,
+) {
+    let mut changes = registry.subscribe();
+    loop {
+        let snapshot = registry.snapshot();
+        let current: BTreeSet<_> = snapshot.entries.iter().map(|(name, e)| (name.clone(), e.hash)).collect();
+        proved.retain(|known| current.contains(known));
+        let unproved = snapshot.entries.values().filter(|e| {
+            !e.card.demo_calls.is_empty()
+                && e.state.is_available()
+                && !proved.contains(&(e.card.name.clone(), e.hash))
+        });
+        for (name, hash) in unproved.map(|e| (e.card.name.clone(), e.hash)).collect::<Vec<_>>() {
+            registry.set_unavailable(&name, "its demo calls are being run");
+            let checked = tokio::select! {
+                () = stop.cancelled() => return,
+                checked = availability::check(&registry, &name, &context) => checked,
+            };
+            match checked {
+                Ok(()) => tracing::info!(tool = %name, "a new tool works and is offered"),
+                Err(reason) => {
+                    tracing::warn!(tool = %name, reason, "a new tool does not work and is not offered")
+                }
+            }
+            proved.insert((name, hash));
+        }
+        tokio::select! {
+            () = stop.cancelled() => return,
+            changed = changes.changed() => if changed.is_err() { return },
+        }
+    }
+}
+
+/// Rows that are too old go, also in a node that runs for months.
+async fn keep_journal(journal: JournalHandle, stop: CancellationToken) {
+    loop {
+        tokio::select! {
+            () = stop.cancelled() => return,
+            () = tokio::time::sleep(PRUNE_EVERY) => {
+                if let Err(error) = journal.prune().await {
+                    tracing::warn!(%error, "old rows of the journal were not removed");
+                }
+            }
+        }
+    }
+}
+
+fn reading(memory: &MemoryReader, gpus: &[GpuReading]) -> Resources {
+    Resources { memory_free: Some((memory.free(), Instant::now())), gpus: gpus.to_vec() }
+}
+
+async fn measure(
+    memory: MemoryReader,
+    gpus: Vec<GpuReading>,
+    out: watch::Sender<Resources>,
+    stop: CancellationToken,
+) {
+    let mut tick = tokio::time::interval(MEASURE_EVERY);
+    tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        tokio::select! {
+            () = stop.cancelled() => return,
+            _ = tick.tick() => {
+                out.send_replace(reading(&memory, &gpus));
+            }
+        }
+    }
+}
+
+/// Binds the API before anything else is started: a port in use must not leave half a node behind.
+pub(crate) async fn bind_api(address: SocketAddr) -> Result<TcpListener, StartError> {
+    TcpListener::bind(address).await.map_err(|cause| StartError::ApiListen { address, cause })
+}

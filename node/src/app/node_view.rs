@@ -1,0 +1,243 @@
+//! The view as the API's documents.
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, atomic::Ordering},
+    time::UNIX_EPOCH,
+};
+
+use octomesh_protocol::{
+    card::ToolCard,
+    id::{CardHash, ToolName},
+    session::SUITE,
+};
+use octomesh_tools::registry::{EntryState, Tier};
+
+use super::node::{Node, SANDBOX};
+use crate::{
+    api::{
+        ApiError,
+        types::{
+            Gpu, MembershipCounts, NodeEntry, NodesReply, RoutingCounts, SessionEntry, SessionsReply,
+            StatusReply, ToolEntry, Transport,
+        },
+    },
+    membership::{Member, MemberState, MeshView, view::CatalogueView},
+    net::SessionReport,
+};
+
+/// Names suggested for one that is not known.
+const SUGGESTED: usize = 3;
+
+fn gpus(member: &Member) -> Vec<Gpu> {
+    let Some(advert) = &member.advert else { return Vec::new() };
+    let since = member.advert_at.map_or(0, |at| u64::try_from(at.elapsed().as_millis()).unwrap_or(u64::MAX));
+    advert
+        .gpus
+        .iter()
+        .map(|g| Gpu {
+            name: g.name.clone(),
+            vram_total: g.vram_total,
+            vram_free: g.vram_free,
+            age_ms: u64::from(g.age_ms).saturating_add(since),
+            declared: g.declared,
+        })
+        .collect()
+}
+
+fn ratio(running: u16, queued: u16, slots: u16) -> f64 {
+    let ratio = (f64::from(running) + f64::from(queued)) / f64::from(slots.max(1));
+    (ratio * 1000.0).round() / 1000.0
+}
+
+pub(super) fn status(node: &Node, view: &MeshView, ready: bool) -> StatusReply {
+    let own = view.own();
+    let load = *node.executor.load().borrow();
+    let count = |state: &[MemberState]| {
+        u32::try_from(view.members.values().filter(|m| state.contains(&m.state)).count()).unwrap_or(u32::MAX)
+    };
+    let counts = node.dispatcher.counts();
+    let state = match (ready, load.draining) {
+        (false, _) => "not_ready",
+        (true, true) => "draining",
+        (true, false) => "alive",
+    };
+    let problems = node.registry.snapshot();
+    let tool_warnings = problems
+        .entries
+        .values()
+        .filter_map(|e| {
+            e.state.reason().map(|reason| format!("tool {} is not offered: {reason}", e.card.name))
+        })
+        .chain(problems.problems.iter().map(|(path, why)| format!("{}: {why}", path.display())));
+    StatusReply {
+        cluster_enabled: true,
+        node_id: node.caller.node.to_string(),
+        state: state.to_owned(),
+        region: node.config.region.clone(),
+        capabilities: problems.available().map(|e| e.card.name.to_string()).collect(),
+        uptime_secs: node.started.elapsed().as_secs(),
+        transport: Transport {
+            bind_addr: node.listening.join(","),
+            advertise_addr: own.and_then(|m| m.addresses.first().cloned()),
+            encryption: SUITE.to_owned(),
+            protocol_version: 1,
+        },
+        membership: MembershipCounts {
+            alive: count(&[MemberState::Alive]),
+            suspect: count(&[MemberState::Suspect]),
+            dead: count(&[MemberState::Down, MemberState::Left]),
+            total_seen: u32::try_from(view.members.len()).unwrap_or(u32::MAX),
+        },
+        routing: RoutingCounts {
+            local_load: ratio(load.running, load.queued, load.slots),
+            tasks_routed_out: counts.routed_out.load(Ordering::Relaxed),
+            tasks_routed_in: node.routed_in.load(Ordering::Relaxed),
+            tasks_failed_over: counts.failed_over.load(Ordering::Relaxed),
+        },
+        name: node.name().to_string(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        sandbox: SANDBOX,
+        slots: u32::from(load.slots),
+        running: u32::from(load.running),
+        queued: u32::from(load.queued),
+        engines: vec!["rules".to_owned()],
+        lazy_tools: node.config.lazy_tools.to_string(),
+        gpus: own.map(|m| gpus(m)).unwrap_or_default(),
+        warnings: node.warnings.iter().cloned().chain(tool_warnings).collect(),
+    }
+}
+
+pub(super) fn nodes(view: &MeshView) -> NodesReply {
+    let mut members: Vec<_> = view.members.values().collect();
+    members.sort_by_key(|m| (!view.is_me(m.node), m.name.clone()));
+    NodesReply { nodes: members.into_iter().map(|m| entry(view, m)).collect() }
+}
+
+fn entry(view: &MeshView, member: &Member) -> NodeEntry {
+    let advert = member.advert.as_deref();
+    // What a node that is gone did when it was last heard says nothing about now.
+    let load = advert.filter(|_| member.state.is_present()).map(|a| a.load).unwrap_or_default();
+    NodeEntry {
+        node_id: member.node.to_string(),
+        name: member.name.to_string(),
+        state: member.state.to_string(),
+        addr: member.direct_address.clone().or_else(|| member.addresses.first().cloned()),
+        region: advert.map(|a| a.region.clone()).unwrap_or_default(),
+        tags: advert.map(|a| a.tags.clone()).unwrap_or_default(),
+        load_ratio: ratio(load.running, load.queued, load.slots),
+        slots: advert.map_or(0, |a| u32::from(a.load.slots)),
+        running: u32::from(load.running),
+        queued: u32::from(load.queued),
+        rtt_ms: member.rtt.map(|r| (r.as_secs_f64() * 100_000.0).round() / 100.0),
+        last_seen: member.last_seen.and_then(|t| t.duration_since(UNIX_EPOCH).ok()).map(|d| d.as_secs()),
+        incarnation: advert.map_or(0, |a| a.incarnation),
+        is_self: view.is_me(member.node),
+        draining: load.draining,
+        sandbox: advert.map(|a| a.sandbox),
+        gpus: gpus(member),
+        models: advert.map(|a| a.models.clone()).unwrap_or_default(),
+        tools: u32::try_from(member.tools.len()).unwrap_or(u32::MAX),
+        suite: member.suite.map(str::to_owned),
+        version: advert.map(|a| a.version.clone()).unwrap_or_default(),
+        problem: member.problem.clone(),
+    }
+}
+
+pub(super) fn sessions(view: &MeshView, sessions: Vec<SessionReport>) -> SessionsReply {
+    let name = |s: &SessionReport| view.get(s.node).map(|m| m.name.to_string()).unwrap_or_default();
+    let mut entries: Vec<SessionEntry> = sessions
+        .iter()
+        .map(|s| SessionEntry {
+            node_id: s.node.to_string(),
+            name: name(s),
+            suite: SUITE.to_owned(),
+            pq: true,
+            direction: if s.outbound { "out" } else { "in" }.to_owned(),
+            established_s: s.established.as_secs(),
+            rekeys: 0,
+            bytes_in: s.bytes_in,
+            bytes_out: s.bytes_out,
+            addr: s.address.clone().unwrap_or_default(),
+        })
+        .collect();
+    entries.sort_by(|a, b| (&a.name, &a.direction).cmp(&(&b.name, &b.direction)));
+    SessionsReply { sessions: entries }
+}
+
+/// Tools with their cards, by name: those of this node, or of the whole mesh. Variants of one name are entries of their own.
+pub(super) fn tools(node: &Node, view: &MeshView, all: bool) -> Vec<(Arc<ToolCard>, ToolEntry)> {
+    let snapshot = node.registry.snapshot();
+    let mut entries: BTreeMap<(ToolName, CardHash), (Arc<ToolCard>, ToolEntry)> = BTreeMap::new();
+    for own in snapshot.entries.values() {
+        let state = match &own.state {
+            EntryState::Available if own.loaded => "loaded",
+            EntryState::Available => "available",
+            EntryState::Unavailable { .. } => "unavailable",
+            EntryState::Quarantined { .. } => "quarantined",
+        };
+        let mut entry = tool_entry(&own.card, own.hash, own.tier, state);
+        entry.reason = own.state.reason().map(str::to_owned);
+        if own.state.is_available() {
+            entry.nodes.push(node.name().to_string());
+        }
+        entries.insert((own.card.name.clone(), own.hash), (Arc::clone(&own.card), entry));
+    }
+    if all {
+        for (name, variants) in CatalogueView::new(view).tools {
+            for variant in variants {
+                let tier = if octomesh_tools::registry::CORE_TOOLS.contains(&name.as_str()) {
+                    Tier::Core
+                } else {
+                    Tier::Deferred
+                };
+                let (_, entry) = entries.entry((name.clone(), variant.hash)).or_insert_with(|| {
+                    let entry = tool_entry(&variant.card, variant.hash, tier, "available");
+                    (Arc::clone(&variant.card), entry)
+                });
+                for holder in variant.nodes.iter().filter_map(|n| view.get(*n)) {
+                    let holder = holder.name.to_string();
+                    if !entry.nodes.contains(&holder) {
+                        entry.nodes.push(holder);
+                    }
+                }
+            }
+        }
+    }
+    entries.into_values().collect()
+}
+
+fn tool_entry(card: &ToolCard, hash: CardHash, tier: Tier, state: &str) -> ToolEntry {
+    ToolEntry {
+        name: card.name.to_string(),
+        version: card.version.clone(),
+        card_hash: hash.to_string(),
+        source: card.source,
+        tier: tier.to_string(),
+        state: state.to_owned(),
+        reason: None,
+        effect: card.effect,
+        needs: card.needs.clone(),
+        nodes: Vec::new(),
+    }
+}
+
+/// 404 with the names that look most like it.
+pub(super) fn unknown_tool(name: &str, view: &MeshView) -> ApiError {
+    let short: String = name.chars().take(80).collect();
+    let mut near: Vec<(usize, String)> = CatalogueView::new(view)
+        .tools
+        .keys()
+        .map(|known| (strsim::levenshtein(&short, known.as_str()), known.to_string()))
+        .filter(|(distance, known)| *distance <= 1 + known.len() / 3)
+        .collect();
+    near.sort();
+    near.truncate(SUGGESTED);
+    let error = ApiError::not_found("unknown_tool", format!("no node of this mesh has a tool {short:?}"));
+    match near.as_slice() {
+        [] => error.hint("`octomesh tools --all` lists the tools of the mesh"),
+        near => {
+            let names: Vec<&str> = near.iter().map(|(_, n)| n.as_str()).collect();
+            error.hint(format!("did you mean {}?", names.join(" or ")))
+        }
+    }
+}

@@ -1,0 +1,93 @@
+//! The registry as the executor sees it.
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use octomesh_protocol::{
+    card::ToolCard,
+    id::{CardHash, NodeName, ToolName},
+    step::StepStatus,
+};
+use octomesh_tools::{
+    builtin::Catalogue,
+    call,
+    registry::{EntryState, Registry},
+    tool::{CallContext, Caller, DataProbe, WallClock, Workspace},
+};
+use tokio::{
+    sync::{OnceCell, watch},
+    time::Instant,
+};
+
+use crate::{
+    executor::{Absent, CallReport, RunContext, ToolRunner},
+    membership::{MeshView, view::CatalogueView},
+    metrics::ExecutorMetrics,
+};
+
+pub(crate) struct RegistryRunner {
+    pub(crate) registry: Registry,
+    pub(crate) workspace: Arc<Workspace>,
+    pub(crate) wall: WallClock,
+    pub(crate) metrics: ExecutorMetrics,
+}
+
+#[async_trait]
+impl ToolRunner for RegistryRunner {
+    fn card(&self, tool: &ToolName) -> Result<(CardHash, Arc<ToolCard>), Absent> {
+        let snapshot = self.registry.snapshot();
+        let entry = snapshot.get(tool).ok_or(Absent::NoTool)?;
+        match &entry.state {
+            EntryState::Available => Ok((entry.hash, Arc::clone(&entry.card))),
+            EntryState::Unavailable { reason } | EntryState::Quarantined { reason } => {
+                Err(Absent::Unavailable(reason.clone()))
+            }
+        }
+    }
+
+    async fn run(&self, tool: &ToolName, context: RunContext, arguments: Vec<u8>) -> CallReport {
+        let context = CallContext {
+            key: context.key,
+            caller: context.caller,
+            cancel: context.cancel,
+            deadline: context.deadline,
+            workspace: Arc::clone(&self.workspace),
+            events: context.events,
+            wall: Arc::clone(&self.wall),
+        };
+        let source = self.registry.snapshot().get(tool).map(|e| e.card.source);
+        let begun = Instant::now();
+        let report = call::call(&self.registry, tool, &context, &arguments).await;
+        self.metrics.step_over(tool.as_str(), report.status, begun.elapsed());
+        if let Some(source) = source {
+            self.metrics.tool_called(tool.as_str(), source, report.status == StepStatus::Ok);
+        }
+        CallReport { status: report.status, output: report.output, sandbox: report.sandbox }
+    }
+
+    async fn probe(&self, tool: &ToolName, _: &Caller, arguments: &[u8]) -> DataProbe {
+        call::probe(&self.registry, tool, &self.workspace, arguments).await
+    }
+}
+
+/// The tools of the mesh, for `tool_info`. Before the mesh is known: those of this node.
+pub(crate) struct MeshCatalogue {
+    pub(crate) registry: Registry,
+    pub(crate) view: Arc<OnceCell<watch::Receiver<Arc<MeshView>>>>,
+}
+
+impl Catalogue for MeshCatalogue {
+    fn cards(&self) -> Vec<(Arc<ToolCard>, Vec<NodeName>)> {
+        let Some(view) = self.view.get() else { return self.registry.catalogue().cards() };
+        let view = view.borrow().clone();
+        let names = |nodes: &[octomesh_protocol::id::NodeId]| {
+            nodes.iter().filter_map(|n| view.get(*n).map(|m| m.name.clone())).collect()
+        };
+        let catalogue = CatalogueView::new(&view);
+        catalogue
+            .tools
+            .values()
+            .flatten()
+            .map(|entry| (Arc::clone(&entry.card), names(&entry.nodes)))
+            .collect()
+    }
+}

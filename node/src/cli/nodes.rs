@@ -1,0 +1,45 @@
+//! `octomesh nodes`.
+use super::{
+    CliError, Context, Exit,
+    render::{Table, or_dash, size},
+};
+use crate::api::types::{NodeEntry, NodesReply};
+
+pub(super) async fn run(context: &Context) -> Result<Exit, CliError> {
+    let reply: NodesReply = context.client()?.get(&["api", "mesh", "nodes"]).await?;
+    context.screen.show(&reply, text)?;
+    Ok(Exit::Ok)
+}
+
+fn text(reply: &NodesReply) -> String {
+    let mut table = Table::new(&[
+        "name", "state", "address", "running", "queued", "rtt ms", "tools", "sandbox", "gpus", "suite",
+    ]);
+    for node in &reply.nodes {
+        table.row([
+            if node.is_self { format!("{} (this)", node.name) } else { node.name.clone() },
+            if node.draining { format!("{}, draining", node.state) } else { node.state.clone() },
+            or_dash(node.addr.clone()),
+            format!("{}/{}", node.running, node.slots),
+            node.queued.to_string(),
+            or_dash(node.rtt_ms.map(|ms| format!("{ms:.1}"))),
+            node.tools.to_string(),
+            or_dash(node.sandbox),
+            gpus(node),
+            or_dash(node.suite.clone()),
+        ]);
+    }
+    let problems = reply.nodes.iter().filter_map(|n| Some(format!("{}: {}\n", n.name, n.problem.as_ref()?)));
+    std::iter::once(table.to_string()).chain(problems).collect()
+}
+
+fn gpus(node: &NodeEntry) -> String {
+    let list: Vec<_> = node
+        .gpus
+        .iter()
+        .map(|gpu| {
+            format!("{} {}{}", gpu.name, size(gpu.vram_total), if gpu.declared { " (declared)" } else { "" })
+        })
+        .collect();
+    if list.is_empty() { "-".to_owned() } else { list.join(", ") }
+}

@@ -1,0 +1,44 @@
+//! `octomesh status`.
+use super::{CliError, Context, Exit, render};
+use crate::api::types::StatusReply;
+
+pub(super) async fn run(context: &Context) -> Result<Exit, CliError> {
+    let reply: StatusReply = context.client()?.get(&["api", "mesh", "status"]).await?;
+    context.screen.show(&reply, text)?;
+    Ok(Exit::Ok)
+}
+
+fn text(r: &StatusReply) -> String {
+    let mut lines = vec![
+        format!("{} ({}), {}", r.name, r.node_id, r.state),
+        format!("version    {}, up {}", r.version, render::seconds(r.uptime_secs)),
+        format!("listens on {}", r.transport.bind_addr),
+        format!("sessions   {}", r.transport.encryption),
+        format!(
+            "mesh       {} alive, {} suspect, {} dead",
+            r.membership.alive, r.membership.suspect, r.membership.dead
+        ),
+        format!("steps      {} of {} slots running, {} waiting", r.running, r.slots, r.queued),
+        format!(
+            "routed     {} out, {} in, {} failed over",
+            r.routing.tasks_routed_out, r.routing.tasks_routed_in, r.routing.tasks_failed_over
+        ),
+        format!("tools      {} (lazy: {})", r.capabilities.len(), r.lazy_tools),
+        format!("sandbox    {}", r.sandbox),
+        format!("engines    {}", r.engines.join(", ")),
+    ];
+    if !r.region.is_empty() {
+        lines.push(format!("region     {}", r.region));
+    }
+    for gpu in &r.gpus {
+        let declared = if gpu.declared { ", declared" } else { "" };
+        lines.push(format!(
+            "gpu        {}, {} of {} free{declared}",
+            gpu.name,
+            render::size(gpu.vram_free),
+            render::size(gpu.vram_total)
+        ));
+    }
+    lines.extend(r.warnings.iter().map(|warning| format!("warning: {warning}")));
+    lines.join("\n")
+}

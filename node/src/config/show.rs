@@ -1,0 +1,61 @@
+//! The configuration as text, for `octomesh config show`.
+use serde::Serialize;
+
+use super::{
+    NodeConfig,
+    origin::Origin,
+    raw::{Found, KEYS, variable},
+};
+
+/// One key.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct ShownValue {
+    /// Dotted.
+    pub key: &'static str,
+    /// As text; never a secret.
+    pub value: String,
+    /// Where it stands.
+    pub origin: Origin,
+    /// The variable that would set it.
+    pub variable: String,
+}
+
+pub(super) fn values(config: &NodeConfig, found: &Found) -> Vec<ShownValue> {
+    KEYS.iter()
+        .map(|key| ShownValue {
+            key,
+            value: text(config, key),
+            origin: found.get(key).map_or(Origin::Default, |(_, origin)| origin.clone()),
+            variable: variable(key),
+        })
+        .collect()
+}
+
+fn joined<T: ToString>(list: &[T]) -> String {
+    list.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+}
+
+fn text(config: &NodeConfig, key: &str) -> String {
+    match key {
+        "advertise" => joined(&config.advertise),
+        "api" => config.api.to_string(),
+        "api_token" => if config.api_token.is_some() { "(set)" } else { "(from api.token)" }.to_owned(),
+        "engine" => config.engine.clone(),
+        "gpus" => config
+            .gpus
+            .iter()
+            .map(|gpu| format!("{}={}", gpu.name, gpu.vram_bytes))
+            .collect::<Vec<_>>()
+            .join(", "),
+        "lazy_tools" => config.lazy_tools.to_string(),
+        "listen" => joined(&config.listen),
+        "log" => config.log.clone(),
+        "peers" => joined(&config.peers),
+        "process.output_kib" => config.process.output_kib.to_string(),
+        "process.timeout_s" => config.process.timeout_s.to_string(),
+        "region" => config.region.clone(),
+        "slots" => config.slots.to_string(),
+        "tags" => joined(&config.tags),
+        _ => String::new(),
+    }
+}

@@ -1,0 +1,361 @@
+//! From what was written to what the node uses: types, ranges, and values that contradict each other.
+use std::{net::SocketAddr, ops::RangeInclusive};
+
+use octomesh_protocol::limits;
+
+use super::{
+    DeclaredGpu, LazyTools, NodeConfig, ProcessConfig, Sources,
+    origin::{ConfigErrors, Origin},
+    raw::{Found, Given},
+};
+
+/// More steps at once than any machine of a home lab runs; keeps the queue's arithmetic small.
+const SLOTS: RangeInclusive<i64> = 1..=1024;
+/// An hour: a longer tool is a job.
+const PROCESS_TIMEOUT_S: RangeInclusive<i64> = 1..=3600;
+/// What the wire carries.
+const PROCESS_OUTPUT_KIB: RangeInclusive<i64> = 1..=(limits::OUTPUT_BYTES as i64 / 1024);
+/// Listen addresses, known peers: what a person writes by hand.
+const LIST_ITEMS: usize = 64;
+/// Short enough to type from a phone, long enough to never be guessed over HTTP.
+const TOKEN_BYTES: RangeInclusive<usize> = 16..=256;
+
+/// Engines of this version.
+const ENGINES: [&str; 1] = ["rules"];
+
+pub(super) fn validate(found: &Found, sources: &Sources<'_>, errors: &mut ConfigErrors) -> NodeConfig {
+    let mut values = Values { found, errors };
+    let listen = values.addresses("listen", parse_socket);
+    let config = NodeConfig {
+        listen_is_explicit: listen.is_some(),
+        listen: listen.unwrap_or_else(|| vec![SocketAddr::from(([0, 0, 0, 0], 9400))]),
+        api: values.text("api", parse_api).unwrap_or_else(|| SocketAddr::from(([127, 0, 0, 1], 9480))),
+        api_token: values.text("api_token", check_token),
+        peers: values.addresses("peers", check_peer).unwrap_or_default(),
+        slots: values
+            .integer("slots", SLOTS)
+            .and_then(|slots| u16::try_from(slots).ok())
+            .unwrap_or_else(|| sources.parallelism.clamp(1, 1024)),
+        region: values.text("region", check_name).unwrap_or_default(),
+        tags: values.tags(),
+        engine: values.text("engine", check_engine).unwrap_or_else(|| ENGINES.concat()),
+        lazy_tools: values.lazy_tools(),
+        advertise: values.addresses("advertise", parse_advertised).unwrap_or_default(),
+        log: values.text("log", check_log).unwrap_or_else(|| "info".to_owned()),
+        gpus: values.gpus(),
+        process: ProcessConfig {
+            timeout_s: values.integer("process.timeout_s", PROCESS_TIMEOUT_S).unwrap_or(60).unsigned_abs(),
+            output_kib: values
+                .integer("process.output_kib", PROCESS_OUTPUT_KIB)
+                .unwrap_or(256)
+                .unsigned_abs(),
+        },
+    };
+    values.check_exposure(&config, sources);
+    config
+}
+
+struct Values<'a> {
+    found: &'a Found,
+    errors: &'a mut ConfigErrors,
+}
+
+impl Values<'_> {
+    fn wrong(&mut self, origin: &Origin, key: &str, message: impl std::fmt::Display) {
+        self.errors.push(origin, key, format!("{key}: {message}"));
+    }
+
+    /// A single text value.
+    fn text<T>(&mut self, key: &'static str, parse: fn(&str) -> Result<T, String>) -> Option<T> {
+        let (given, origin) = self.found.get(key)?;
+        let parsed = match given {
+            Given::Text(text) | Given::Str(text) => parse(text.trim()),
+            other => Err(format!("wants text in quotes, not {}", kind(other))),
+        };
+        parsed.map_err(|message| self.wrong(origin, key, message)).ok()
+    }
+
+    fn integer(&mut self, key: &'static str, range: RangeInclusive<i64>) -> Option<i64> {
+        let (given, origin) = self.found.get(key)?;
+        let number = match given {
+            Given::Int(number) => Ok(*number),
+            Given::Text(text) => {
+                text.trim().parse().map_err(|_| format!("{:?} is not a number", short(text)))
+            }
+            other => Err(format!("wants a number, not {}", kind(other))),
+        };
+        let checked = number.and_then(|number| {
+            if range.contains(&number) {
+                Ok(number)
+            } else {
+                Err(format!("{number} is not between {} and {}", range.start(), range.end()))
+            }
+        });
+        checked.map_err(|message| self.wrong(origin, key, message)).ok()
+    }
+
+    /// A list of texts: an array, one string, or words between commas. Each bad item is an error with its own line.
+    fn list<T>(
+        &mut self,
+        key: &'static str,
+        limit: usize,
+        parse: fn(&str) -> Result<T, String>,
+    ) -> Option<Vec<T>> {
+        let (given, origin) = self.found.get(key)?;
+        let items: Vec<(Result<String, String>, Origin)> = match given {
+            Given::Text(text) => text
+                .split(',')
+                .map(str::trim)
+                .filter(|item| !item.is_empty())
+                .map(|item| (Ok(item.to_owned()), origin.clone()))
+                .collect(),
+            Given::Str(text) => vec![(Ok(text.trim().to_owned()), origin.clone())],
+            Given::List(items) => items
+                .iter()
+                .map(|(item, line)| match item {
+                    Given::Str(text) => (Ok(text.trim().to_owned()), origin.at_line(*line)),
+                    other => {
+                        (Err(format!("wants text in quotes, not {}", kind(other))), origin.at_line(*line))
+                    }
+                })
+                .collect(),
+            other => vec![(Err(format!("wants a list of texts, not {}", kind(other))), origin.clone())],
+        };
+        if items.len() > limit {
+            self.wrong(origin, key, format!("{} entries; at most {limit}", items.len()));
+            return None;
+        }
+        let mut parsed = Vec::new();
+        for (item, at) in items {
+            match item.and_then(|text| parse(&text)) {
+                Ok(value) => parsed.push(value),
+                Err(message) => self.wrong(&at, key, message),
+            }
+        }
+        Some(parsed)
+    }
+
+    fn addresses<T>(&mut self, key: &'static str, parse: fn(&str) -> Result<T, String>) -> Option<Vec<T>> {
+        // An empty list is as if nothing had been said: a node that listens nowhere is a mistake.
+        self.list(key, LIST_ITEMS, parse).filter(|list| !list.is_empty())
+    }
+
+    fn tags(&mut self) -> Vec<String> {
+        let mut tags = self.list("tags", limits::ADVERT_TAGS, check_name).unwrap_or_default();
+        tags.sort();
+        tags.dedup();
+        tags
+    }
+
+    fn lazy_tools(&mut self) -> LazyTools {
+        let Some((given, origin)) = self.found.get("lazy_tools") else { return LazyTools::default() };
+        let text = match given {
+            Given::Bool(yes) => yes.to_string(),
+            Given::Int(number) => number.to_string(),
+            Given::Text(text) | Given::Str(text) => text.trim().to_ascii_lowercase(),
+            other => kind(other).to_owned(),
+        };
+        match text.as_str() {
+            "1" | "true" => LazyTools::On,
+            "0" | "false" => LazyTools::Off,
+            "auto" | "" => LazyTools::Auto,
+            other => {
+                self.wrong(origin, "lazy_tools", format!("{:?} is not 1, 0 or auto", short(other)));
+                LazyTools::default()
+            }
+        }
+    }
+
+    fn gpus(&mut self) -> Vec<DeclaredGpu> {
+        let Some((given, origin)) = self.found.get("gpus") else { return Vec::new() };
+        let mut gpus = Vec::new();
+        match given {
+            // The variable's form: `RTX 4090=24GiB, other=8GiB`.
+            Given::Text(text) => {
+                for item in text.split(',').map(str::trim).filter(|item| !item.is_empty()) {
+                    let gpu = item
+                        .rsplit_once('=')
+                        .ok_or_else(|| format!("{:?} is not of the form NAME=SIZE", short(item)))
+                        .and_then(|(name, size)| declared(name.trim(), size.trim()));
+                    match gpu {
+                        Ok(gpu) => gpus.push(gpu),
+                        Err(message) => self.wrong(origin, "gpus", message),
+                    }
+                }
+            }
+            Given::List(items) => {
+                for (item, line) in items {
+                    if let Some(gpu) = self.gpu_table(item, &origin.at_line(*line)) {
+                        gpus.push(gpu);
+                    }
+                }
+            }
+            other => {
+                self.wrong(origin, "gpus", format!("wants [[gpus]] with name and vram, not {}", kind(other)))
+            }
+        }
+        if gpus.len() > limits::ADVERT_GPUS {
+            self.wrong(origin, "gpus", format!("{} entries; at most {}", gpus.len(), limits::ADVERT_GPUS));
+        }
+        gpus
+    }
+
+    fn gpu_table(&mut self, item: &Given, origin: &Origin) -> Option<DeclaredGpu> {
+        let Given::Table(table) = item else {
+            self.wrong(origin, "gpus", format!("wants name and vram, not {}", kind(item)));
+            return None;
+        };
+        for (key, (_, line)) in table {
+            if key != "name" && key != "vram" {
+                let message = format!("unknown key `gpus.{key}`; there are `name` and `vram`");
+                self.errors.push(&origin.at_line(*line), &format!("gpus.{key}"), message);
+            }
+        }
+        let name = match table.get("name") {
+            Some((Given::Str(name), _)) => Some(name.clone()),
+            Some((other, line)) => {
+                self.wrong(&origin.at_line(*line), "gpus.name", format!("wants text, not {}", kind(other)));
+                None
+            }
+            None => {
+                self.wrong(origin, "gpus.name", "is missing");
+                None
+            }
+        };
+        let vram = match table.get("vram") {
+            Some((Given::Str(size), line)) => Some((size.clone(), *line)),
+            Some((Given::Int(bytes), line)) => Some((bytes.to_string(), *line)),
+            Some((other, line)) => {
+                self.wrong(
+                    &origin.at_line(*line),
+                    "gpus.vram",
+                    format!("wants \"24GiB\", not {}", kind(other)),
+                );
+                None
+            }
+            None => {
+                self.wrong(origin, "gpus.vram", "is missing (for example \"24GiB\")");
+                None
+            }
+        };
+        let ((size, line), name) = (vram?, name?);
+        declared(name.trim(), size.trim()).map_err(|m| self.wrong(&origin.at_line(line), "gpus", m)).ok()
+    }
+
+    /// An API that other machines reach needs a token that its owner knows of.
+    fn check_exposure(&mut self, config: &NodeConfig, sources: &Sources<'_>) {
+        if config.api.ip().is_loopback() || config.api_token.is_some() || sources.has_token_file() {
+            return;
+        }
+        let origin = self.found.get("api").map_or(Origin::Default, |(_, origin)| origin.clone());
+        let message = format!(
+            "{} is reachable from other machines; set `api_token` (or OCTOMESH_API_TOKEN) first",
+            config.api
+        );
+        self.wrong(&origin, "api", message);
+    }
+}
+
+fn kind(given: &Given) -> &'static str {
+    match given {
+        Given::Text(_) | Given::Str(_) => "text",
+        Given::Int(_) => "a number",
+        Given::Bool(_) => "true or false",
+        Given::List(_) => "a list",
+        Given::Table(_) => "a table",
+        Given::Other(name) => name,
+    }
+}
+
+/// What a message repeats of a value: a wrong value can be of any length.
+fn short(text: &str) -> String {
+    text.chars().take(60).collect()
+}
+
+fn parse_socket(text: &str) -> Result<SocketAddr, String> {
+    text.parse().map_err(|_| format!("{:?} is not ADDR:PORT, for example 0.0.0.0:9400", short(text)))
+}
+
+fn parse_api(text: &str) -> Result<SocketAddr, String> {
+    let bare = text.strip_prefix("http://").unwrap_or(text).trim_end_matches('/');
+    let bare =
+        bare.strip_prefix("localhost:").map_or_else(|| bare.to_owned(), |port| format!("127.0.0.1:{port}"));
+    bare.parse().map_err(|_| format!("{:?} is not ADDR:PORT, for example 127.0.0.1:9480", short(text)))
+}
+
+fn parse_advertised(text: &str) -> Result<SocketAddr, String> {
+    let address = parse_socket(text)?;
+    if address.ip().is_unspecified() || address.port() == 0 {
+        return Err(format!("{address} is no address that others can dial"));
+    }
+    Ok(address)
+}
+
+fn check_peer(text: &str) -> Result<String, String> {
+    let fail = || format!("{:?} is not HOST:PORT", short(text));
+    let (host, port) = text.rsplit_once(':').ok_or_else(fail)?;
+    let port: u16 = port.parse().map_err(|_| fail())?;
+    let bracketed = host.starts_with('[') && host.ends_with(']');
+    let plain = !host.contains([':', '/', ' ', '[', ']']);
+    if host.is_empty() || port == 0 || host.len() > limits::ADDRESS_BYTES || !(plain || bracketed) {
+        return Err(fail());
+    }
+    Ok(text.to_owned())
+}
+
+fn check_token(text: &str) -> Result<String, String> {
+    if !TOKEN_BYTES.contains(&text.len()) || !text.bytes().all(|b| b.is_ascii_graphic()) {
+        return Err(format!(
+            "wants {} to {} visible characters without spaces",
+            TOKEN_BYTES.start(),
+            TOKEN_BYTES.end()
+        ));
+    }
+    Ok(text.to_owned())
+}
+
+fn check_name(text: &str) -> Result<String, String> {
+    if text.is_empty() || text.len() > limits::ADVERT_NAME_BYTES || text.chars().any(char::is_control) {
+        return Err(format!("{:?} is not 1 to {} bytes of text", short(text), limits::ADVERT_NAME_BYTES));
+    }
+    Ok(text.to_owned())
+}
+
+fn check_engine(text: &str) -> Result<String, String> {
+    if ENGINES.contains(&text) {
+        return Ok(text.to_owned());
+    }
+    Err(format!("there is no engine {:?}; there is: {}", short(text), ENGINES.join(", ")))
+}
+
+fn check_log(text: &str) -> Result<String, String> {
+    match tracing_subscriber::EnvFilter::try_new(text) {
+        Ok(_) => Ok(text.to_owned()),
+        Err(e) => Err(format!("{:?} is not a log filter such as info or octomesh=debug: {e}", short(text))),
+    }
+}
+
+fn declared(name: &str, size: &str) -> Result<DeclaredGpu, String> {
+    Ok(DeclaredGpu { name: check_name(name)?, vram_bytes: parse_size(size)? })
+}
+
+/// `24GiB`, `500 MB`, `1048576`.
+pub(super) fn parse_size(text: &str) -> Result<u64, String> {
+    let fail = || format!("{:?} is not a size such as 24GiB", short(text));
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic() || c == ' ');
+    let unit = text.get(digits.len()..).unwrap_or_default().trim().to_ascii_lowercase();
+    let scale: u64 = match unit.as_str() {
+        "" | "b" => 1,
+        "kib" => 1 << 10,
+        "mib" => 1 << 20,
+        "gib" => 1 << 30,
+        "tib" => 1 << 40,
+        "kb" => 1_000,
+        "mb" => 1_000_000,
+        "gb" => 1_000_000_000,
+        "tb" => 1_000_000_000_000,
+        _ => return Err(fail()),
+    };
+    let number: u64 = digits.parse().map_err(|_| fail())?;
+    number.checked_mul(scale).filter(|bytes| *bytes > 0).ok_or_else(fail)
+}

@@ -1,0 +1,158 @@
+//! One attempt: a reservation that was granted here or on another node.
+use octomesh_protocol::{
+    id::{LeaseId, NodeId, ToolName},
+    step::{Event, Message, Probe, Reserve, Start, StatusReply},
+};
+use tokio::{sync::mpsc, time::Instant};
+use tokio_util::sync::CancellationToken;
+
+use super::{CallAsk, Dispatcher, Ended, millis};
+use crate::{
+    net::{FrameReader, FrameWriter},
+    router::{Candidate, FilterReason, ProbeResult, Refusal},
+};
+
+/// A granted reservation.
+pub(super) enum Attempt {
+    Local(LeaseId),
+    Remote(Box<RemoteLease>),
+}
+
+/// A lease on another node and the stream it was granted on.
+pub(super) struct RemoteLease {
+    pub(super) lease: LeaseId,
+    pub(super) reader: FrameReader,
+    pub(super) writer: FrameWriter,
+}
+
+impl Attempt {
+    pub(super) fn lease(&self) -> LeaseId {
+        match self {
+            Self::Local(lease) => *lease,
+            Self::Remote(remote) => remote.lease,
+        }
+    }
+
+    /// Leaves the lease to lapse; it holds its slot for a few seconds more.
+    pub(super) async fn give_up(self) {
+        if let Self::Remote(mut remote) = self {
+            remote.writer.close().await;
+        }
+    }
+}
+
+impl Dispatcher {
+    /// Asks the candidate for a place.
+    pub(super) async fn reserve(
+        &self,
+        ask: &CallAsk,
+        candidate: &Candidate,
+        deadline: Instant,
+    ) -> Result<Attempt, (FilterReason, Refusal)> {
+        let reserve = Reserve {
+            key: ask.key.clone(),
+            tool: ask.tool.clone(),
+            card: candidate.card,
+            effect: candidate.effect,
+            est_ms: candidate.est_ms(),
+            vram: candidate.vram,
+            memory: candidate.memory,
+            argument_bytes: serde_json::to_vec(&ask.arguments).map_or(0, |b| b.len() as u64),
+            deadline_ms: millis(deadline.saturating_duration_since(Instant::now())),
+            epoch: self.0.parts.epoch,
+        };
+        let refusal = |reason: &str, detail: String| Refusal {
+            node: candidate.node,
+            name: candidate.name.clone(),
+            reason: reason.to_owned(),
+            detail,
+        };
+        let (answer, attempt) = if self.is_me(candidate.node) {
+            match self.0.parts.executor.reserve(reserve, self.0.parts.me.clone()).await {
+                Ok(Ok(granted)) => (Ok(granted), Some(Attempt::Local(granted.lease))),
+                Ok(Err(refused)) => (Err(refused), None),
+                Err(gone) => return Err((FilterReason::Lost, refusal("lost", gone.to_string()))),
+            }
+        } else {
+            match self.reserve_remote(candidate.node, reserve).await {
+                Ok((Ok(granted), reader, writer)) => {
+                    let remote = RemoteLease { lease: granted.lease, reader, writer };
+                    (Ok(granted), Some(Attempt::Remote(Box::new(remote))))
+                }
+                Ok((Err(refused), ..)) => (Err(refused), None),
+                Err(detail) => {
+                    self.memory(|m| m.history.record_failure(candidate.node, Instant::now()));
+                    return Err((FilterReason::Lost, refusal("lost", detail)));
+                }
+            }
+        };
+        let state = answer.as_ref().map_or_else(|r| r.state, |g| g.state);
+        self.memory(|m| m.reservations.observe(candidate.node, state, Instant::now()));
+        match (answer, attempt) {
+            (Ok(_), Some(attempt)) => {
+                self.0.parts.metrics.router.reserved("granted");
+                self.note_reservation(ask, candidate);
+                Ok(attempt)
+            }
+            (Err(refused), _) => {
+                self.0.parts.metrics.router.reserved(refused.reason.into());
+                Err((FilterReason::from(refused.reason), refusal(refused.reason.into(), refused.detail)))
+            }
+            (Ok(_), None) => Err((FilterReason::Lost, refusal("lost", "no lease came".to_owned()))),
+        }
+    }
+
+    pub(super) async fn run_local(
+        &self,
+        ask: &CallAsk,
+        lease: LeaseId,
+        arguments: Vec<u8>,
+        cancel: &CancellationToken,
+        events: &mpsc::Sender<Event>,
+    ) -> Ended {
+        let executor = &self.0.parts.executor;
+        let start = Start { lease, epoch: self.0.parts.epoch, arguments };
+        let mut running = match executor.start(start, self.0.parts.me.clone(), events.clone()).await {
+            Ok(running) => running,
+            Err(gone) => return Ended::NotStarted(gone.to_string()),
+        };
+        let ended = tokio::select! {
+            ended = &mut running => ended,
+            () = cancel.cancelled() => {
+                // silent-ok: the outcome below tells what came of it
+                let _ = executor.cancel(ask.key.clone(), self.0.parts.epoch, self.0.parts.me.clone()).await;
+                running.await
+            }
+        };
+        match ended {
+            Ok(outcome) => Ended::Outcome(outcome),
+            Err(_) => Ended::Lost("the executor of this node has stopped".to_owned()),
+        }
+    }
+
+    /// Asks one node whether it has the data.
+    pub(super) async fn probe_one(&self, node: NodeId, tool: &ToolName, arguments: &[u8]) -> ProbeResult {
+        let probe = Probe { tool: tool.clone(), arguments: arguments.to_vec() };
+        if self.is_me(node) {
+            return match self.0.parts.executor.probe(&probe, &self.0.parts.me).await {
+                Ok(have) => ProbeResult::Have(have.bytes),
+                Err(missing) => ProbeResult::Missing(missing.detail),
+            };
+        }
+        match self.ask_remote(node, probe.into()).await {
+            Ok(Message::Have(have)) => ProbeResult::Have(have.bytes),
+            Ok(Message::Missing(missing)) => ProbeResult::Missing(missing.detail),
+            Ok(_) | Err(_) => ProbeResult::Silent,
+        }
+    }
+
+    /// What a status answer means for a step whose stream was lost; `None` while it goes on.
+    pub(super) fn read_status(reply: StatusReply) -> Option<Ended> {
+        match reply {
+            StatusReply::Done(outcome) => Some(Ended::Outcome(outcome)),
+            StatusReply::Running | StatusReply::Granted => None,
+            StatusReply::Unseen => Some(Ended::NotStarted("the node does not know the step".to_owned())),
+            StatusReply::Interrupted => Some(Ended::Lost("the node restarted while it ran".to_owned())),
+        }
+    }
+}

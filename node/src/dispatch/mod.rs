@@ -1,0 +1,527 @@
+//! The coordinator's side of a step: place it, reserve, start, follow it to its outcome, and know what to do when the
+//! connection is lost.
+//!
+//! ```text
+//!  call ─> decide (router; probes for data) ─> reserve ─> start ─> outcome
+//!            ▲                                   │refused     │lost
+//!            └───────────── exclude ◀────────────┴────────────┘ only if it may run twice or surely never ran
+//! ```
+//!
+//! A step's result is recorded once; a pure or idempotent call may run more than once; any other call is started at most once,
+//! and if it can't be known whether it ran, the step is `uncertain`.
+
+mod attempt;
+mod local_data;
+mod measure;
+mod remote;
+
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use octomesh_protocol::{
+    card::SandboxLevel,
+    id::{NodeId, NodeName, StepKey, ToolName},
+    step::{Event, StepStatus},
+};
+use octomesh_tools::tool::Caller;
+use serde_json::{Value, json};
+use tokio::{
+    sync::{mpsc, watch},
+    time::Instant,
+};
+use tokio_util::sync::CancellationToken;
+
+use self::attempt::Attempt;
+use crate::{
+    app::clock::Clock,
+    executor::ExecutorHandle,
+    journal::{JournalHandle, StartSent},
+    membership::{MemberState, MeshView},
+    metrics::NodeMetrics,
+    net::NetHandle,
+    router::{
+        self, Ask, Candidate, Decision, DecisionId, Exclusion, FilterReason, History, OwnReservation,
+        OwnReservations, ProbeResult, Refusal,
+    },
+};
+
+/// DESIGN 6: after three refusals the mesh is full.
+const REFUSALS: usize = 3;
+/// Starts of one step. Each one after the first follows a lost node or a lost lease.
+const STARTS: u32 = 4;
+/// All candidates are asked for their data at once, in one round trip; who does not answer by then is left out.
+const PROBE_TIMEOUT: Duration = Duration::from_secs(1);
+/// A probe's answer is believed this long.
+const PROBE_TTL: Duration = Duration::from_secs(3);
+/// Remembered probes.
+const PROBES: usize = 1024;
+
+/// What is to be called.
+#[derive(Debug, Clone)]
+pub(crate) struct CallAsk {
+    pub(crate) key: StepKey,
+    pub(crate) tool: ToolName,
+    pub(crate) arguments: serde_json::Map<String, Value>,
+    pub(crate) pinned: Option<NodeId>,
+    pub(crate) timeout: Duration,
+    /// Told each time the step is started somewhere.
+    pub(crate) placed: Option<Placed>,
+}
+
+/// Called with the decision when a step is started; must not block.
+#[derive(Clone)]
+pub(crate) struct Placed(pub(crate) Arc<dyn Fn(&Decision) + Send + Sync>);
+
+impl std::fmt::Debug for Placed {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Placed")
+    }
+}
+
+/// What became of it.
+#[derive(Debug, Clone)]
+pub(crate) struct CallDone {
+    pub(crate) status: StepStatus,
+    /// The result, or `{"error": {"code", "message"}}`.
+    pub(crate) output: Value,
+    /// Where it ran; absent when it never started.
+    pub(crate) node: Option<NodeName>,
+    pub(crate) elapsed_ms: u64,
+    pub(crate) sandbox: SandboxLevel,
+    pub(crate) decision: Decision,
+    /// How often it was started.
+    pub(crate) attempts: u32,
+    /// No node could take it.
+    pub(crate) no_capacity: bool,
+}
+
+/// Counts for `status`.
+#[derive(Debug, Default)]
+pub(crate) struct Counts {
+    pub(crate) routed_out: AtomicU64,
+    pub(crate) failed_over: AtomicU64,
+}
+
+/// What the router remembers between decisions. The lock is held for one decision or one note, never across an await.
+#[derive(Default)]
+struct Memory {
+    history: History,
+    reservations: OwnReservations,
+    probes: BTreeMap<(NodeId, ToolName, Vec<u8>), (ProbeResult, Instant)>,
+}
+
+pub(crate) struct DispatchParts {
+    pub(crate) me: Caller,
+    pub(crate) view: watch::Receiver<Arc<MeshView>>,
+    pub(crate) net: NetHandle,
+    pub(crate) executor: ExecutorHandle,
+    pub(crate) journal: JournalHandle,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) metrics: NodeMetrics,
+    pub(crate) epoch: u64,
+}
+
+/// Places and follows steps; cheap to clone.
+#[derive(Clone)]
+pub(crate) struct Dispatcher(Arc<Inner>);
+
+struct Inner {
+    parts: DispatchParts,
+    memory: Mutex<Memory>,
+    counts: Counts,
+}
+
+/// How an attempt ended.
+enum Ended {
+    Outcome(octomesh_protocol::step::Outcome),
+    /// It was never started there; another node may have it whatever its effect.
+    NotStarted(String),
+    /// The node is gone or does not know; it may have run.
+    Lost(String),
+}
+
+impl Dispatcher {
+    pub(crate) fn new(parts: DispatchParts) -> Self {
+        Self(Arc::new(Inner { parts, memory: Mutex::default(), counts: Counts::default() }))
+    }
+
+    pub(crate) fn counts(&self) -> &Counts {
+        &self.0.counts
+    }
+
+    /// Where the call would go now. Asks for data like a real call, reserves nothing.
+    pub(crate) async fn place(&self, mut ask: CallAsk) -> Decision {
+        self.resolve_data(&mut ask);
+        let decision = self.decision_id();
+        self.decide(&ask, decision, &BTreeMap::new(), ask.timeout).await
+    }
+
+    /// Runs a call to its end. Cancelling `cancel` stops it wherever it runs.
+    pub(crate) async fn call(
+        &self,
+        mut ask: CallAsk,
+        cancel: &CancellationToken,
+        events: &mpsc::Sender<Event>,
+    ) -> CallDone {
+        let begun = Instant::now();
+        self.resolve_data(&mut ask);
+        let mut done = self.attempts(&ask, begun, cancel, events).await;
+        done.elapsed_ms = millis(begun.elapsed());
+        done.decision.took_ms = done.decision.ran_on.as_ref().map(|_| done.elapsed_ms);
+        if let (Some(predicted), Some(took)) = (done.decision.predicted_ms, done.decision.took_ms) {
+            self.0.parts.metrics.router.estimated(predicted, took);
+        }
+        let (id, why) = (done.decision.id.to_string(), done.decision.to_why_json());
+        if let Err(error) = self.0.parts.journal.put_decision(&id, &ask.key, &why).await {
+            tracing::warn!(%error, step = %ask.key, "decision not stored; `why` will not know it");
+        }
+        done
+    }
+
+    async fn attempts(
+        &self,
+        ask: &CallAsk,
+        begun: Instant,
+        cancel: &CancellationToken,
+        events: &mpsc::Sender<Event>,
+    ) -> CallDone {
+        let id = self.decision_id();
+        let deadline = begun + ask.timeout;
+        let mut exclude = BTreeMap::new();
+        let mut earlier: Option<Decision> = None;
+        let (mut refusals, mut starts) = (0, 0);
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            let mut decision = self.decide(ask, id, &exclude, left).await;
+            if let Some(earlier) = &earlier {
+                decision = decision.after(earlier);
+            }
+            if cancel.is_cancelled() {
+                return failed(
+                    StepStatus::Cancelled,
+                    "cancelled",
+                    "cancelled before it was started",
+                    decision,
+                    starts,
+                );
+            }
+            let Some(candidate) = decision.chosen.clone() else {
+                self.0.parts.metrics.router.placed("no_capacity");
+                return nowhere(decision, starts);
+            };
+            if refusals >= REFUSALS || starts >= STARTS {
+                self.0.parts.metrics.router.placed("no_capacity");
+                decision.chosen = None;
+                return nowhere(decision, starts);
+            }
+            self.0.parts.metrics.router.placed(if self.is_me(candidate.node) { "local" } else { "remote" });
+            let attempt = match self.reserve(ask, &candidate, deadline).await {
+                Ok(attempt) => attempt,
+                Err((reason, refusal)) => {
+                    refusals += 1;
+                    exclude.insert(candidate.node, Exclusion { reason, detail: refusal.detail.clone() });
+                    decision.refused(refusal);
+                    earlier = Some(decision);
+                    continue;
+                }
+            };
+            if let Err(error) = self.start_sent(ask, &candidate, &attempt).await {
+                attempt.give_up().await;
+                let text = format!("the journal can't record the start, so it was not started: {error}");
+                return failed(StepStatus::Error, "journal", &text, decision, starts);
+            }
+            starts += 1;
+            decision.started(&candidate);
+            if let Some(Placed(tell)) = &ask.placed {
+                tell(&decision);
+            }
+            let ended = self.run(ask, &candidate, attempt, deadline, cancel, events).await;
+            match self.settle(ask, &candidate, ended, cancel, &mut exclude).await {
+                Settled::Done(outcome) => {
+                    return CallDone {
+                        status: outcome.status,
+                        output: serde_json::from_slice(&outcome.output).unwrap_or(Value::Null),
+                        node: Some(candidate.name),
+                        elapsed_ms: outcome.elapsed_ms,
+                        sandbox: outcome.sandbox,
+                        decision,
+                        attempts: starts,
+                        no_capacity: false,
+                    };
+                }
+                Settled::Uncertain(detail) => {
+                    let text = format!(
+                        "{} was lost while {} ran there ({detail}); whether it took effect can't be known",
+                        candidate.name, ask.tool
+                    );
+                    let mut done = failed(StepStatus::Uncertain, "uncertain", &text, decision, starts);
+                    done.node = Some(candidate.name);
+                    return done;
+                }
+                Settled::Again(detail) => {
+                    self.0.counts.failed_over.fetch_add(1, Ordering::Relaxed);
+                    tracing::info!(step = %ask.key, node = %candidate.name, detail, "step is placed again");
+                    decision.refused(Refusal {
+                        node: candidate.node,
+                        name: candidate.name.clone(),
+                        reason: "lost".to_owned(),
+                        detail,
+                    });
+                    earlier = Some(decision);
+                }
+            }
+        }
+    }
+
+    async fn run(
+        &self,
+        ask: &CallAsk,
+        candidate: &Candidate,
+        attempt: Attempt,
+        deadline: Instant,
+        cancel: &CancellationToken,
+        events: &mpsc::Sender<Event>,
+    ) -> Ended {
+        if !self.is_me(candidate.node) {
+            self.0.counts.routed_out.fetch_add(1, Ordering::Relaxed);
+        }
+        let arguments = serde_json::to_vec(&ask.arguments).unwrap_or_default();
+        let ended = match attempt {
+            Attempt::Local(lease) => self.run_local(ask, lease, arguments, cancel, events).await,
+            Attempt::Remote(remote) => {
+                self.run_remote(ask, candidate.node, *remote, arguments, deadline, cancel, events).await
+            }
+        };
+        self.memory(|m| m.reservations.remove(&ask.key));
+        ended
+    }
+
+    /// What an ended attempt means for the step.
+    async fn settle(
+        &self,
+        ask: &CallAsk,
+        candidate: &Candidate,
+        ended: Ended,
+        cancel: &CancellationToken,
+        exclude: &mut BTreeMap<NodeId, Exclusion>,
+    ) -> Settled {
+        let now = Instant::now();
+        let journal = &self.0.parts.journal;
+        let lost =
+            |detail: &str| Exclusion { reason: FilterReason::Lost, detail: format!("was lost: {detail}") };
+        match ended {
+            Ended::Outcome(outcome) => {
+                if outcome.status == StepStatus::Cancelled
+                    && !cancel.is_cancelled()
+                    && candidate.effect.may_repeat()
+                {
+                    return Settled::Again("its lease was lost".to_owned());
+                }
+                if outcome.status == StepStatus::Refused {
+                    // Reserved, but not started after all: the lease had lapsed, or the tool had just gone.
+                    let detail = "reserved, but it did not start there".to_owned();
+                    let refused =
+                        Exclusion { reason: FilterReason::Refused, detail: format!("refused: {detail}") };
+                    exclude.insert(candidate.node, refused);
+                    return Settled::Again(detail);
+                }
+                if matches!(outcome.status, StepStatus::Ok | StepStatus::Error) {
+                    self.memory(|m| {
+                        m.history.record(
+                            candidate.node,
+                            &ask.tool,
+                            candidate.work_bytes,
+                            outcome.elapsed_ms,
+                            now,
+                        );
+                    });
+                }
+                if let Err(error) = journal.coordinator_done(&ask.key, candidate.effect, &outcome).await {
+                    tracing::warn!(%error, step = %ask.key, "outcome not recorded");
+                }
+                Settled::Done(outcome)
+            }
+            Ended::NotStarted(detail) => {
+                exclude.insert(candidate.node, lost(&detail));
+                Settled::Again(detail)
+            }
+            Ended::Lost(detail) => {
+                self.memory(|m| m.history.record_failure(candidate.node, now));
+                if candidate.effect.may_repeat() {
+                    exclude.insert(candidate.node, lost(&detail));
+                    return Settled::Again(detail);
+                }
+                let ended = journal.coordinator_ended(&ask.key, candidate.effect, StepStatus::Uncertain, 0);
+                if let Err(error) = ended.await {
+                    tracing::warn!(%error, step = %ask.key, "uncertain outcome not recorded");
+                }
+                Settled::Uncertain(detail)
+            }
+        }
+    }
+
+    async fn start_sent(
+        &self,
+        ask: &CallAsk,
+        candidate: &Candidate,
+        attempt: &Attempt,
+    ) -> Result<(), crate::journal::JournalError> {
+        self.0
+            .parts
+            .journal
+            .coordinator_start_sent(StartSent {
+                key: ask.key.clone(),
+                tool: ask.tool.clone(),
+                node: candidate.node,
+                lease: attempt.lease(),
+                epoch: self.0.parts.epoch,
+                effect: candidate.effect,
+            })
+            .await
+    }
+
+    /// The router's decision; nodes that may have the data are asked first.
+    async fn decide(
+        &self,
+        ask: &CallAsk,
+        id: DecisionId,
+        exclude: &BTreeMap<NodeId, Exclusion>,
+        left: Duration,
+    ) -> Decision {
+        let begun = Instant::now();
+        let arguments = serde_json::to_vec(&ask.arguments).unwrap_or_default();
+        let question = Ask {
+            decision: id,
+            key: ask.key.clone(),
+            tool: ask.tool.clone(),
+            card: None,
+            argument_bytes: arguments.len() as u64,
+            pinned: ask.pinned,
+            exclude: exclude.clone(),
+            deadline_ms: millis(left),
+        };
+        let mut probes = self.known_probes(&ask.tool, &arguments, begun);
+        let view = self.view();
+        let unknown = self.memory(|m| {
+            router::candidates(&view, &question, &m.history, &m.reservations, &probes, Instant::now())
+        });
+        if !unknown.is_empty() {
+            probes.extend(self.probe(&ask.tool, &arguments, &unknown).await);
+        }
+        let decision = self.memory(|m| {
+            router::decide(&view, &question, &m.history, &m.reservations, &probes, Instant::now())
+        });
+        self.0
+            .parts
+            .metrics
+            .router
+            .decided(begun.elapsed(), decision.filtered.iter().map(|f| f.reason.into()));
+        decision
+    }
+
+    fn known_probes(&self, tool: &ToolName, arguments: &[u8], now: Instant) -> BTreeMap<NodeId, ProbeResult> {
+        self.memory(|m| {
+            m.probes.retain(|_, (_, at)| now.saturating_duration_since(*at) < PROBE_TTL);
+            m.probes
+                .iter()
+                .filter(|((_, t, a), (result, _))| {
+                    t == tool && a == arguments && *result != ProbeResult::Silent
+                })
+                .map(|((node, _, _), (result, _))| (*node, result.clone()))
+                .collect()
+        })
+    }
+
+    async fn probe(
+        &self,
+        tool: &ToolName,
+        arguments: &[u8],
+        nodes: &[NodeId],
+    ) -> BTreeMap<NodeId, ProbeResult> {
+        let asked = nodes.iter().map(|node| async move {
+            let answer = tokio::time::timeout(PROBE_TIMEOUT, self.probe_one(*node, tool, arguments)).await;
+            (*node, answer.unwrap_or(ProbeResult::Silent))
+        });
+        let answers: BTreeMap<NodeId, ProbeResult> =
+            futures::future::join_all(asked).await.into_iter().collect();
+        let now = Instant::now();
+        self.memory(|m| {
+            // A hit is remembered; that something is missing may change with the next written file.
+            for (node, answer) in &answers {
+                if matches!(answer, ProbeResult::Have(_)) && m.probes.len() < PROBES {
+                    m.probes.insert((*node, tool.clone(), arguments.to_vec()), (answer.clone(), now));
+                }
+            }
+        });
+        answers
+    }
+
+    fn memory<T>(&self, access: impl FnOnce(&mut Memory) -> T) -> T {
+        access(&mut self.0.memory.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn view(&self) -> Arc<MeshView> {
+        Arc::clone(&self.0.parts.view.borrow())
+    }
+
+    fn is_me(&self, node: NodeId) -> bool {
+        node == self.0.parts.me.node
+    }
+
+    fn is_connected(&self, node: NodeId) -> bool {
+        let view = self.view();
+        view.get(node).is_some_and(|m| m.connected && m.state != MemberState::Left)
+    }
+
+    fn decision_id(&self) -> DecisionId {
+        DecisionId::new(self.0.parts.clock.id_bytes())
+    }
+
+    fn note_reservation(&self, ask: &CallAsk, candidate: &Candidate) {
+        let reservation = OwnReservation {
+            node: candidate.node,
+            est_ms: candidate.est_ms(),
+            vram: candidate.vram,
+            memory: candidate.memory,
+            at: Instant::now(),
+        };
+        self.memory(|m| m.reservations.insert(ask.key.clone(), reservation));
+    }
+}
+
+enum Settled {
+    Done(octomesh_protocol::step::Outcome),
+    Again(String),
+    Uncertain(String),
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+fn failed(status: StepStatus, code: &str, message: &str, decision: Decision, attempts: u32) -> CallDone {
+    CallDone {
+        status,
+        output: json!({"error": {"code": code, "message": message}}),
+        node: None,
+        elapsed_ms: 0,
+        sandbox: SandboxLevel::None,
+        decision,
+        attempts,
+        no_capacity: false,
+    }
+}
+
+/// No node can take it: the message names every node and its reason.
+fn nowhere(decision: Decision, attempts: u32) -> CallDone {
+    let message = decision.sentence();
+    let mut done = failed(StepStatus::Refused, "no_capacity", &message, decision, attempts);
+    done.no_capacity = true;
+    done
+}

@@ -1,0 +1,212 @@
+//! How others talk to the executor.
+use std::{sync::Arc, time::Duration};
+
+use octomesh_protocol::{
+    advert::LoadState,
+    id::{LeaseId, NodeId, StepKey},
+    step::{Event, Granted, Have, Missing, Outcome, Probe, Refused, Reserve, Start, StatusReply},
+    trust::Role,
+};
+use octomesh_tools::tool::{Caller, DataProbe};
+use tokio::sync::{Semaphore, mpsc, oneshot, watch};
+
+use super::ports::ToolRunner;
+use crate::journal::{ExecutorStatus, JournalHandle};
+
+/// Looking for a file takes microseconds; on a network file system that hangs, for ever.
+const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
+/// Probes at once, over all callers.
+pub(super) const PROBES: usize = 32;
+
+/// The executor has stopped, or never answered: nothing is known of the step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the executor of this node has stopped")]
+pub struct ExecutorGone;
+
+pub(super) enum Command {
+    Reserve { request: Reserve, caller: Caller, reply: oneshot::Sender<Result<Granted, Refused>> },
+    Start { start: Start, caller: Caller, events: mpsc::Sender<Event>, outcome: oneshot::Sender<Outcome> },
+    Renew { leases: Vec<LeaseId>, owner: NodeId },
+    Cancel { key: StepKey, epoch: u64, caller: Caller, reply: oneshot::Sender<StatusReply> },
+    Status { key: StepKey, caller: Caller, reply: oneshot::Sender<StatusReply> },
+    Drain { on: bool, reply: oneshot::Sender<usize> },
+    Ping { reply: oneshot::Sender<()> },
+}
+
+/// Talks to the executor's task. Cheap to clone.
+#[derive(Clone)]
+pub struct ExecutorHandle {
+    pub(super) commands: mpsc::Sender<Command>,
+    pub(super) load: watch::Receiver<LoadState>,
+    pub(super) remaining: watch::Receiver<usize>,
+    pub(super) reserved_vram: watch::Receiver<Vec<u64>>,
+    pub(super) runner: Arc<dyn ToolRunner>,
+    pub(super) journal: JournalHandle,
+    pub(super) offers_tools: bool,
+    pub(super) probes: Arc<Semaphore>,
+}
+
+impl std::fmt::Debug for ExecutorHandle {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ExecutorHandle").finish_non_exhaustive()
+    }
+}
+
+impl ExecutorHandle {
+    async fn ask<T>(&self, command: impl FnOnce(oneshot::Sender<T>) -> Command) -> Result<T, ExecutorGone> {
+        let (reply, answer) = oneshot::channel();
+        self.commands.send(command(reply)).await.map_err(|_| ExecutorGone)?;
+        answer.await.map_err(|_| ExecutorGone)
+    }
+
+    /// Asks for a place to run a step.
+    ///
+    /// # Errors
+    /// [`ExecutorGone`]; a refusal is an answer.
+    pub async fn reserve(
+        &self,
+        request: Reserve,
+        caller: Caller,
+    ) -> Result<Result<Granted, Refused>, ExecutorGone> {
+        self.ask(|reply| Command::Reserve { request, caller, reply }).await
+    }
+
+    /// Starts a granted lease. The outcome comes through the receiver; dropping it does not stop the step. A receiver that
+    /// ends without an outcome means that the executor has gone: nothing is known of the step. The same start again attaches
+    /// to the running step (its events then go to the newest `events`) or gets the outcome that it had.
+    ///
+    /// # Errors
+    /// [`ExecutorGone`].
+    pub async fn start(
+        &self,
+        start: Start,
+        caller: Caller,
+        events: mpsc::Sender<Event>,
+    ) -> Result<oneshot::Receiver<Outcome>, ExecutorGone> {
+        let (outcome, receiver) = oneshot::channel();
+        let command = Command::Start { start, caller, events, outcome };
+        self.commands.send(command).await.map_err(|_| ExecutorGone)?;
+        Ok(receiver)
+    }
+
+    /// Keeps started leases of `owner` alive; unknown ones are ignored. A local caller needs none.
+    ///
+    /// # Errors
+    /// [`ExecutorGone`].
+    pub async fn renew(&self, leases: Vec<LeaseId>, owner: NodeId) -> Result<(), ExecutorGone> {
+        self.commands.send(Command::Renew { leases, owner }).await.map_err(|_| ExecutorGone)
+    }
+
+    /// Stops a step and everything it started, and says what is known of it then. A running step answers `Running`: it
+    /// ends a moment later with its own outcome. Somebody else's step is `Unseen`.
+    ///
+    /// # Errors
+    /// [`ExecutorGone`].
+    pub async fn cancel(
+        &self,
+        key: StepKey,
+        epoch: u64,
+        caller: Caller,
+    ) -> Result<StatusReply, ExecutorGone> {
+        self.ask(|reply| Command::Cancel { key, epoch, caller, reply }).await
+    }
+
+    /// What became of a step, from memory or the journal. Only for its owner, an admin, or this node itself; for others it is
+    /// `Unseen`.
+    ///
+    /// # Errors
+    /// [`ExecutorGone`].
+    pub async fn status(&self, key: StepKey, caller: Caller) -> Result<StatusReply, ExecutorGone> {
+        let in_memory = self.status_in_memory(&key, &caller).await?;
+        if in_memory != StatusReply::Unseen {
+            return Ok(in_memory);
+        }
+        let owner = if caller.local || caller.role == Role::Admin { None } else { Some(caller.node) };
+        match self.journal.executor_status(&key, owner).await {
+            Ok(ExecutorStatus::Unseen) => Ok(StatusReply::Unseen),
+            Ok(ExecutorStatus::Done(outcome)) => Ok(StatusReply::Done(outcome)),
+            Ok(ExecutorStatus::Interrupted) => Ok(StatusReply::Interrupted),
+            // It may have begun between the two questions. If not, its end was never written: nobody knows.
+            Ok(ExecutorStatus::Started) => match self.status_in_memory(&key, &caller).await? {
+                StatusReply::Unseen => Ok(StatusReply::Interrupted),
+                known => Ok(known),
+            },
+            // `Unseen` would invite a second run of a step that may have run.
+            Err(error) => {
+                tracing::error!(%key, %error, "the status of a step could not be read");
+                Err(ExecutorGone)
+            }
+        }
+    }
+
+    async fn status_in_memory(&self, key: &StepKey, caller: &Caller) -> Result<StatusReply, ExecutorGone> {
+        let (key, caller) = (key.clone(), caller.clone());
+        self.ask(|reply| Command::Status { key, caller, reply }).await
+    }
+
+    /// Whether the data that the arguments point to is here.
+    ///
+    /// # Errors
+    /// [`Missing`] with the reason: no such data, no such tool, not for this caller, or no answer in time.
+    pub async fn probe(&self, probe: &Probe, caller: &Caller) -> Result<Have, Missing> {
+        let missing = |detail: &str| Missing { detail: detail.to_owned() };
+        let granted = caller.grants.tools.as_ref().is_none_or(|tools| tools.contains(&probe.tool));
+        let allowed = caller.local || (self.offers_tools && granted);
+        if !allowed {
+            return Err(missing("this caller may not use the tool here"));
+        }
+        if self.runner.card(&probe.tool).is_err() {
+            return Err(missing("the tool is not here"));
+        }
+        let answer = async {
+            // silent-ok: the semaphore is never closed; without a permit there is no answer, which is a `Missing`
+            let _permit = self.probes.acquire().await.ok()?;
+            Some(self.runner.probe(&probe.tool, caller, &probe.arguments).await)
+        };
+        match tokio::time::timeout(PROBE_TIMEOUT, answer).await {
+            Ok(Some(DataProbe::Have(bytes))) => Ok(Have { bytes }),
+            Ok(Some(DataProbe::Missing(detail))) => Err(Missing { detail }),
+            Ok(None) | Err(_) => Err(missing("no answer in time")),
+        }
+    }
+
+    /// Takes no new leases (or takes them again); running steps finish. Returns how many leases are left.
+    ///
+    /// # Errors
+    /// [`ExecutorGone`].
+    pub async fn drain(&self, on: bool) -> Result<usize, ExecutorGone> {
+        self.ask(|reply| Command::Drain { on, reply }).await
+    }
+
+    /// Proves that the executor's task still turns: the answer comes from its loop.
+    ///
+    /// # Errors
+    /// [`ExecutorGone`].
+    pub async fn ping(&self) -> Result<(), ExecutorGone> {
+        self.ask(|reply| Command::Ping { reply }).await
+    }
+
+    /// Load of this node; changes whenever a lease does, and every second while there are any.
+    #[must_use]
+    pub fn load(&self) -> watch::Receiver<LoadState> {
+        self.load.clone()
+    }
+
+    /// Leases that are not over: granted, waiting and running.
+    #[must_use]
+    pub fn remaining(&self) -> usize {
+        *self.remaining.borrow()
+    }
+
+    /// The same, to wait for.
+    #[must_use]
+    pub fn watch_remaining(&self) -> watch::Receiver<usize> {
+        self.remaining.clone()
+    }
+
+    /// Reserved memory of each GPU in bytes, in the order of [`super::Resources::gpus`]: what an advert takes off a declared GPU.
+    #[must_use]
+    pub fn reserved_vram(&self) -> watch::Receiver<Vec<u64>> {
+        self.reserved_vram.clone()
+    }
+}

@@ -1,0 +1,30 @@
+//! The executor's side of a step: who may run what here, when, and what came of it.
+//!
+//! ```text
+//!  ExecutorHandle ──commands──> ExecutorTask owns { LeaseState: slots, queue, leases, epochs, results } and the running steps
+//!                                    │ effects                         ▲ finished
+//!                                    └──> run: journal ─ tool ─ journal ┘
+//! ```
+//!
+//! `lease::LeaseState` decides, and is pure: inputs and the time go in, effects come out. The task performs the effects.
+//! A step ends by itself, by a cancel, by its deadline or by a lost lease; a caller that went away does not end it.
+mod config;
+mod handle;
+mod lease;
+mod ports;
+mod queue;
+mod results;
+mod run;
+mod serve;
+mod task;
+#[cfg(test)]
+mod tests;
+mod vram;
+
+pub(crate) use self::serve::serve;
+pub use self::{
+    config::{ExecutorConfig, GpuReading, Resources},
+    handle::{ExecutorGone, ExecutorHandle},
+    ports::{Absent, CallReport, RunContext, ToolRunner},
+    task::{ExecutorParts, ExecutorTask, executor},
+};

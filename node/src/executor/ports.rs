@@ -1,0 +1,63 @@
+//! What the executor needs of the tools.
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use octomesh_protocol::{
+    card::{SandboxLevel, ToolCard},
+    id::{CardHash, StepKey, ToolName},
+    step::StepStatus,
+};
+use octomesh_tools::tool::{Caller, DataProbe, EventSink};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+/// Why there is no usable tool of that name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Absent {
+    /// There is none.
+    NoTool,
+    /// There is one, but it does not work, for this reason.
+    Unavailable(String),
+}
+
+/// What a running call may use.
+#[derive(Debug, Clone)]
+pub struct RunContext {
+    /// The step, also the idempotency key.
+    pub key: StepKey,
+    /// Who asks.
+    pub caller: Caller,
+    /// The call stops what it started when this is cancelled.
+    pub cancel: CancellationToken,
+    /// The call must be over by then.
+    pub deadline: Instant,
+    /// Progress, output chunks, log lines.
+    pub events: EventSink,
+}
+
+/// What a call came to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CallReport {
+    /// How it ended.
+    pub status: StepStatus,
+    /// The result, or `{"error": {"code", "message"}}`, as JSON bytes.
+    pub output: Vec<u8>,
+    /// Level it ran at.
+    pub sandbox: SandboxLevel,
+}
+
+/// The tools of this node.
+#[async_trait]
+pub trait ToolRunner: Send + Sync + 'static {
+    /// The card of a tool that works, with its hash. Loads nothing.
+    ///
+    /// # Errors
+    /// [`Absent`].
+    fn card(&self, tool: &ToolName) -> Result<(CardHash, Arc<ToolCard>), Absent>;
+
+    /// Runs a call: loads the tool, checks the arguments, calls it. Whatever it started is gone when the future is dropped.
+    async fn run(&self, tool: &ToolName, context: RunContext, arguments: Vec<u8>) -> CallReport;
+
+    /// Whether the data that the arguments point to is here.
+    async fn probe(&self, tool: &ToolName, caller: &Caller, arguments: &[u8]) -> DataProbe;
+}

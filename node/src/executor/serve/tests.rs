@@ -1,0 +1,262 @@
+//! The executor's end of the step protocol against a member that does what it likes, over a real session.
+use octomesh_protocol::{
+    card::Effect,
+    id::{CardHash, LeaseId, NodeName, ToolName},
+    step::{Cancel, Granted, Outcome, Probe, RefuseReason, Renew, Reserve, StatusQuery, StepStatus},
+    trust::{Grants, Role},
+};
+use tokio::task::JoinSet;
+
+use super::*;
+use crate::{
+    executor::tests::{House, key},
+    membership::{Member, MemberState},
+    net::{
+        FrameReader, FrameWriter,
+        tests::{PATIENCE, Peer, peer},
+    },
+};
+
+/// A node that serves steps, and two members that are connected to it.
+struct Mesh {
+    house: House,
+    evil: Peer,
+    honest: Peer,
+    victim: NodeId,
+    _tasks: JoinSet<()>,
+    _view: watch::Sender<Arc<MeshView>>,
+}
+
+fn member(node: NodeId, name: &str, tools: Option<&[&str]>) -> Member {
+    let tools = tools.map(|t| t.iter().map(|name| ToolName::parse(name).unwrap()).collect());
+    let grants = Grants { tools, min_sandbox: None };
+    let mut member = Member::new(node, NodeName::parse(name).unwrap(), Role::Worker, grants);
+    (member.connected, member.state) = (true, MemberState::Alive);
+    member
+}
+
+impl Mesh {
+    /// `granted` are the tools that the evil member may use; all when absent.
+    async fn new(granted: Option<&[&str]>) -> Self {
+        let (mut evil, mut honest) = (peer(2, "memory:0").await, peer(3, "memory:0").await);
+        let mut victim = peer(4, "memory:0").await;
+        evil.connect(&mut victim).await;
+        honest.connect(&mut victim).await;
+        let mut view = MeshView::alone(member(victim.node, "victim", None));
+        for m in [member(evil.node, "evil", granted), member(honest.node, "honest", None)] {
+            view.members.insert(m.node, Arc::new(m));
+        }
+        let (view_out, view) = watch::channel(Arc::new(view));
+        let house = House::new(4);
+        let node = victim.node;
+        let mut tasks = JoinSet::new();
+        let handle = house.handle.clone();
+        tasks.spawn(async move {
+            // All of it, not only the parts that are named below.
+            let mut victim = victim;
+            let steps = std::mem::replace(&mut victim.steps, StepListener::closed());
+            let stop = CancellationToken::new();
+            let serving = serve(steps, handle, view, Supervisor::new(), Arc::default(), stop);
+            let drain = async { while victim.events.recv().await.is_some() {} };
+            tokio::join!(serving, drain);
+        });
+        Self { house, evil, honest, victim: node, _tasks: tasks, _view: view_out }
+    }
+
+    async fn open(&self, from: &Peer) -> (FrameReader, FrameWriter) {
+        from.handle.open_step(self.victim).await.unwrap().split()
+    }
+
+    async fn ask(&self, from: &Peer, question: impl Into<Message>) -> Result<Message, StreamError> {
+        let (mut reader, mut writer) = self.open(from).await;
+        writer.send(question).await?;
+        tokio::time::timeout(PATIENCE, reader.receive()).await.expect("an answer or an end")
+    }
+
+    async fn reserve(&self, from: &Peer, tool: &str, n: u64) -> (Message, FrameReader, FrameWriter) {
+        let (mut reader, mut writer) = self.open(from).await;
+        writer.send(reserve(tool, n)).await.unwrap();
+        (reader.receive().await.unwrap(), reader, writer)
+    }
+
+    async fn granted(&self, from: &Peer, tool: &str, n: u64) -> (Granted, FrameReader, FrameWriter) {
+        match self.reserve(from, tool, n).await {
+            (Message::Granted(granted), reader, writer) => (granted, reader, writer),
+            (other, ..) => panic!("{other:?}"),
+        }
+    }
+}
+
+fn reserve(tool: &str, n: u64) -> Reserve {
+    Reserve {
+        key: key(n),
+        tool: ToolName::parse(tool).unwrap(),
+        card: CardHash::from_bytes([5; 32]),
+        effect: Effect::Pure,
+        est_ms: 10,
+        vram: 0,
+        memory: 0,
+        argument_bytes: 2,
+        deadline_ms: 20_000,
+        epoch: 1,
+    }
+}
+
+fn start(lease: LeaseId) -> Start {
+    Start { lease, epoch: 1, arguments: b"{}".to_vec() }
+}
+
+/// Everything until the outcome.
+async fn outcome(reader: &mut FrameReader) -> Result<Outcome, StreamError> {
+    let wait = async {
+        loop {
+            match reader.receive().await? {
+                Message::Outcome(outcome) => return Ok(outcome),
+                Message::Event(_) => {}
+                other => panic!("{other:?}"),
+            }
+        }
+    };
+    tokio::time::timeout(PATIENCE, wait).await.expect("an outcome or an end")
+}
+
+#[tokio::test]
+async fn a_tool_that_is_not_granted_is_refused_and_not_probed() {
+    let mesh = Mesh::new(Some(&["echo"])).await;
+    let (answer, ..) = mesh.reserve(&mesh.evil, "wait_once", 1).await;
+    assert!(matches!(&answer, Message::Refused(r) if r.reason == RefuseReason::Policy), "{answer:?}");
+    let probe = Probe { tool: ToolName::parse("deaf").unwrap(), arguments: b"{}".to_vec() };
+    let answer = mesh.ask(&mesh.evil, probe).await.unwrap();
+    assert!(matches!(answer, Message::Missing(_)), "{answer:?}");
+    mesh.granted(&mesh.evil, "echo", 2).await;
+}
+
+#[tokio::test]
+async fn somebody_elses_step_can_not_be_started_seen_stopped_or_kept() {
+    let mesh = Mesh::new(None).await;
+    let (granted, mut honest, mut writer) = mesh.granted(&mesh.honest, "wait_once", 1).await;
+    // Started by the other one: refused, and the lease is as it was.
+    let (_, mut reader, mut evil_writer) = mesh.granted(&mesh.evil, "echo", 2).await;
+    evil_writer.send(start(granted.lease)).await.unwrap();
+    assert_eq!(outcome(&mut reader).await.unwrap().status, StepStatus::Refused);
+    assert_eq!(mesh.house.script.runs("wait_once"), 0);
+    writer.send(start(granted.lease)).await.unwrap();
+    let seen = || mesh.ask(&mesh.honest, StatusQuery { key: key(1) });
+    while seen().await.unwrap() != StatusReply::Running.into() {}
+    for question in
+        [Message::from(StatusQuery { key: key(1) }), Message::from(Cancel { key: key(1), epoch: u64::MAX })]
+    {
+        assert_eq!(mesh.ask(&mesh.evil, question).await.unwrap(), StatusReply::Unseen.into());
+    }
+    assert_eq!(seen().await.unwrap(), StatusReply::Running.into(), "it still runs");
+    mesh.house.script.open_gate();
+    assert_eq!(outcome(&mut honest).await.unwrap().status, StepStatus::Ok);
+    assert_eq!(mesh.house.script.runs("wait_once"), 1);
+}
+
+#[tokio::test]
+async fn renewing_somebody_elses_lease_does_not_keep_it() {
+    let mesh = Mesh::new(None).await;
+    let (granted, mut honest, mut writer) = mesh.granted(&mesh.honest, "wait", 1).await;
+    writer.send(start(granted.lease)).await.unwrap();
+    let evil = async {
+        loop {
+            mesh.ask(&mesh.evil, Renew { leases: vec![granted.lease] }).await.unwrap();
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    };
+    tokio::select! {
+        ended = outcome(&mut honest) => assert_eq!(ended.unwrap().status, StepStatus::Cancelled),
+        () = evil => unreachable!("it renews for ever"),
+    }
+}
+
+#[tokio::test]
+async fn a_start_is_taken_once() {
+    let mesh = Mesh::new(None).await;
+    let (granted, mut reader, mut writer) = mesh.granted(&mesh.evil, "echo_once", 1).await;
+    writer.send(start(granted.lease)).await.unwrap();
+    let first = outcome(&mut reader).await.unwrap();
+    assert_eq!(first.status, StepStatus::Ok);
+    // The same reservation and start again: the same outcome, no second run.
+    let (again, mut reader, mut writer) = mesh.granted(&mesh.evil, "echo_once", 1).await;
+    assert_eq!(again.lease, granted.lease);
+    writer.send(start(again.lease)).await.unwrap();
+    assert_eq!(outcome(&mut reader).await.unwrap(), first);
+    assert_eq!(mesh.house.script.runs("echo_once"), 1);
+    // A lease that never was.
+    let (_, mut reader, mut writer) = mesh.granted(&mesh.evil, "echo", 2).await;
+    writer.send(start(LeaseId(u64::MAX - 1))).await.unwrap();
+    assert_eq!(outcome(&mut reader).await.unwrap().status, StepStatus::Refused);
+}
+
+#[tokio::test]
+async fn messages_out_of_order_end_the_stream() {
+    let mesh = Mesh::new(None).await;
+    let stray: [Message; 3] = [
+        start(LeaseId(1)).into(),
+        StatusReply::Running.into(),
+        Outcome::new(StepStatus::Ok, vec![], 1, octomesh_protocol::card::SandboxLevel::None).into(),
+    ];
+    for message in stray {
+        assert!(mesh.ask(&mesh.evil, message).await.is_err());
+    }
+    let (granted, mut reader, mut writer) = mesh.granted(&mesh.evil, "wait", 1).await;
+    writer.send(start(granted.lease)).await.unwrap();
+    writer.send(start(granted.lease)).await.unwrap();
+    assert!(outcome(&mut reader).await.is_err(), "a second start on the same stream");
+}
+
+#[tokio::test]
+async fn silent_streams_of_one_node_leave_room_for_the_others() {
+    let mesh = Mesh::new(None).await;
+    let mut silent = Vec::new();
+    for _ in 0..400 {
+        match mesh.evil.handle.open_step(mesh.victim).await {
+            Ok(stream) => silent.push(stream.split()),
+            Err(_) => break,
+        }
+    }
+    // A stream is negotiated by its first bytes.
+    for (_, writer) in &mut silent {
+        writer.send_part(&[0, 0]).await;
+    }
+    let answer = mesh.ask(&mesh.honest, StatusQuery { key: key(1) }).await;
+    assert_eq!(answer.unwrap(), StatusReply::Unseen.into());
+    // And they are given up on.
+    for (reader, _) in &mut silent {
+        let ended = tokio::time::timeout(PATIENCE, reader.receive()).await;
+        assert!(ended.expect("the stream ends").is_err());
+    }
+    assert_eq!(mesh.ask(&mesh.evil, StatusQuery { key: key(1) }).await.unwrap(), StatusReply::Unseen.into());
+}
+
+#[test]
+fn places_are_given_back() {
+    let places = Places::new();
+    let (a, b) = (NodeId::from_bytes([1; 32]), NodeId::from_bytes([2; 32]));
+    let mut taken: Vec<Place> = std::iter::from_fn(|| places.take(a)).collect();
+    assert_eq!(taken.len(), STREAMS_PER_NODE);
+    assert!(places.take(b).is_some());
+    taken.pop();
+    assert!(places.take(a).is_some());
+    drop(taken);
+    assert!(places.by_node.lock().unwrap().is_empty());
+    assert_eq!(places.all.available_permits(), STREAMS);
+}
+
+#[tokio::test]
+async fn a_caller_that_does_not_read_is_heard_all_the_same() {
+    let mesh = Mesh::new(None).await;
+    let (granted, mut reader, mut writer) = mesh.granted(&mesh.evil, "chat", 1).await;
+    writer.send(start(granted.lease)).await.unwrap();
+    // Far more events than the stream's window takes; meanwhile only renewals.
+    for _ in 0..10 {
+        tokio::time::sleep(Duration::from_millis(400)).await;
+        writer.send(Renew { leases: vec![granted.lease] }).await.unwrap();
+    }
+    let status = mesh.ask(&mesh.evil, StatusQuery { key: key(1) }).await.unwrap();
+    assert_eq!(status, StatusReply::Running.into(), "its lease was kept");
+    writer.send(Cancel { key: key(1), epoch: 1 }).await.unwrap();
+    assert_eq!(outcome(&mut reader).await.unwrap().status, StepStatus::Cancelled);
+}

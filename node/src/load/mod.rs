@@ -1,0 +1,161 @@
+//! What this machine is: memory, GPUs, addresses worth telling.
+use std::{
+    net::{IpAddr, SocketAddr},
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use octomesh_protocol::advert::GpuAdvert;
+use sysinfo::{MemoryRefreshKind, RefreshKind, System};
+use tokio::time::Instant;
+
+use crate::config::DeclaredGpu;
+
+/// Reading `/proc/meminfo` at most this often: adverts and reservations ask many times a second.
+const MEMORY_TTL: Duration = Duration::from_millis(500);
+
+struct Memory {
+    system: System,
+    read_at: Option<Instant>,
+}
+
+/// Reads main memory; cheap to clone and to ask often.
+#[derive(Clone)]
+pub(crate) struct MemoryReader(Arc<Mutex<Memory>>);
+
+impl MemoryReader {
+    pub(crate) fn new() -> Self {
+        let ram = MemoryRefreshKind::nothing().with_ram();
+        let system = System::new_with_specifics(RefreshKind::nothing().with_memory(ram));
+        Self(Arc::new(Mutex::new(Memory { system, read_at: None })))
+    }
+
+    fn read<T>(&self, read: impl FnOnce(&System) -> T) -> T {
+        let mut memory = self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        if memory.read_at.is_none_or(|at| at.elapsed() >= MEMORY_TTL) {
+            memory.system.refresh_memory_specifics(MemoryRefreshKind::nothing().with_ram());
+            memory.read_at = Some(Instant::now());
+        }
+        read(&memory.system)
+    }
+
+    /// Bytes.
+    pub(crate) fn total(&self) -> u64 {
+        self.read(System::total_memory)
+    }
+
+    /// Bytes that can be used without swapping.
+    pub(crate) fn free(&self) -> u64 {
+        self.read(System::available_memory)
+    }
+}
+
+/// Hardware of this machine as it is advertised; cheap to clone.
+#[derive(Clone)]
+pub(crate) struct Hardware {
+    memory: MemoryReader,
+    gpus: Arc<[DeclaredGpu]>,
+    /// GPU memory reserved by leases per GPU, in bytes, kept by the executor.
+    vram_reserved: tokio::sync::watch::Receiver<Vec<u64>>,
+}
+
+impl Hardware {
+    pub(crate) fn new(
+        memory: MemoryReader,
+        gpus: Vec<DeclaredGpu>,
+        vram_reserved: tokio::sync::watch::Receiver<Vec<u64>>,
+    ) -> Self {
+        Self { memory, gpus: gpus.into(), vram_reserved }
+    }
+
+    /// Bytes.
+    pub(crate) fn memory_total(&self) -> u64 {
+        self.memory.total()
+    }
+
+    /// Bytes that can be used without swapping.
+    pub(crate) fn memory_free(&self) -> u64 {
+        self.memory.free()
+    }
+
+    /// Declared GPUs. Such a GPU has no reading; its free memory is its total minus all reservations.
+    pub(crate) fn gpus(&self) -> Vec<GpuAdvert> {
+        let reserved = self.vram_reserved.borrow();
+        let reserved = reserved.iter().copied().chain(std::iter::repeat(0));
+        self.gpus
+            .iter()
+            .zip(reserved)
+            .map(|(gpu, reserved)| GpuAdvert {
+                name: gpu.name.clone(),
+                vram_total: gpu.vram_bytes,
+                vram_free: gpu.vram_bytes.saturating_sub(reserved),
+                age_ms: 0,
+                declared: true,
+            })
+            .collect()
+    }
+}
+
+/// Interfaces of containers and virtual machines: their addresses are the same on every host and lead nowhere.
+const VIRTUAL: [&str; 6] = ["docker", "br-", "virbr", "veth", "cni", "podman"];
+
+/// Whether others may be told `address`: not unspecified, not link-local IPv6 (useless without a zone), loopback only when the
+/// owner asked for it, not on a virtual bridge.
+pub(crate) fn is_advertisable(address: &str, loopback: bool) -> bool {
+    if address.starts_with("memory:") {
+        return true;
+    }
+    let Ok(socket) = address.parse::<SocketAddr>() else { return false };
+    let ip = socket.ip();
+    if ip.is_unspecified() || (ip.is_loopback() && !loopback) {
+        return false;
+    }
+    if let IpAddr::V6(v6) = ip
+        && v6.is_unicast_link_local()
+    {
+        return false;
+    }
+    !interface_of(ip).is_some_and(|name| VIRTUAL.iter().any(|prefix| name.starts_with(prefix)))
+}
+
+fn interface_of(ip: IpAddr) -> Option<String> {
+    let mut interfaces = nix::ifaddrs::getifaddrs().ok()?;
+    interfaces.find_map(|interface| {
+        let address = interface.address?;
+        let found = match (address.as_sockaddr_in(), address.as_sockaddr_in6()) {
+            (Some(v4), _) => IpAddr::V4(v4.ip()),
+            (_, Some(v6)) => IpAddr::V6(v6.ip()),
+            _ => return None,
+        };
+        (found == ip).then_some(interface.interface_name)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_worth_telling() {
+        assert!(is_advertisable("192.0.2.7:9400", false));
+        assert!(!is_advertisable("127.0.0.1:9400", false));
+        assert!(is_advertisable("127.0.0.1:9400", true));
+        assert!(!is_advertisable("0.0.0.0:9400", true));
+        assert!(!is_advertisable("[fe80::1]:9400", true));
+        assert!(!is_advertisable("nonsense", true));
+    }
+
+    #[test]
+    fn declared_gpus_lose_what_is_reserved() {
+        let (reserve, reserved) = tokio::sync::watch::channel(vec![0, 0]);
+        let gpus = vec![
+            DeclaredGpu { name: "a".into(), vram_bytes: 24 },
+            DeclaredGpu { name: "b".into(), vram_bytes: 8 },
+        ];
+        let hardware = Hardware::new(MemoryReader::new(), gpus, reserved);
+        reserve.send_replace(vec![20, 0]);
+        let free: Vec<u64> = hardware.gpus().iter().map(|g| g.vram_free).collect();
+        assert_eq!(free, [4, 8]);
+        assert!(hardware.memory_total() > 0);
+    }
+}

@@ -1,0 +1,582 @@
+//! Who is in the mesh: a pure state machine. Inputs are what the network says and the clock; effects are what the task then
+//! does. Everything that a peer can make us remember has a bound.
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
+
+use octomesh_protocol::{
+    advert::{Advert, Manifest, MemberAddress},
+    id::{CardHash, NodeId, NodeName, ToolName, ToolSetHash},
+    limits,
+    trust::{Grants, Role},
+};
+use tokio::time::Instant;
+
+use super::view::{Member, MemberState, MeshView, RemoteTool};
+
+/// Members remembered: the design target is 1,000 nodes; a hostile member that tells of more is cut off here.
+const MEMBERS: usize = 1024;
+/// How long a member whose last session closed may stay silent before it counts as down.
+const SUSPECT_FOR: Duration = Duration::from_secs(4);
+/// Dials are retried after half a second, then twice as long each time, up to this.
+const DIAL_FIRST: Duration = Duration::from_millis(500);
+const DIAL_SLOWEST: Duration = Duration::from_secs(30);
+/// Of two nodes the one with the greater id waits this long before its first dial, so that they do not dial each other at the
+/// same moment.
+const DIAL_YIELD: Duration = Duration::from_millis(1_500);
+/// Dials started at one tick: hundreds of dead addresses must not crowd out live ones.
+const DIALS_PER_TICK: usize = 16;
+/// A manifest or card fetch that brought nothing is tried again after this long.
+const FETCH_RETRY: Duration = Duration::from_secs(3);
+/// How often the members and adverts are compared with one peer.
+const SYNC_EVERY: Duration = Duration::from_secs(30);
+
+use octomesh_protocol::session::SUITE;
+
+/// What happened.
+#[derive(Debug)]
+pub(crate) enum Input {
+    Connected {
+        node: NodeId,
+        name: NodeName,
+        role: Role,
+        grants: Grants,
+        address: Option<String>,
+        outbound: bool,
+    },
+    Disconnected {
+        node: NodeId,
+        last: bool,
+        reason: String,
+    },
+    DialFailed {
+        node: Option<NodeId>,
+        address: Option<String>,
+        reason: String,
+    },
+    Rtt {
+        node: NodeId,
+        rtt: Duration,
+    },
+    /// A checked advert; `direct` when it came over the node's own session.
+    Advert {
+        advert: Advert,
+        direct: bool,
+    },
+    Manifest {
+        node: NodeId,
+        hash: ToolSetHash,
+        manifest: Manifest,
+    },
+    Cards {
+        cards: Vec<Arc<RemoteTool>>,
+    },
+    /// Members told by a member, by a ticket or by the file of the last run.
+    Members {
+        members: Vec<MemberAddress>,
+    },
+    /// Addresses from the configuration.
+    Static {
+        addresses: Vec<String>,
+    },
+    /// What a configured host name stands for now; empty when it could not be resolved.
+    Resolved {
+        name: String,
+        addresses: Vec<String>,
+    },
+    /// This node's own advert and tools.
+    Own {
+        advert: Advert,
+        tools: Arc<BTreeMap<ToolName, Arc<RemoteTool>>>,
+        addresses: Vec<String>,
+    },
+    Tick,
+}
+
+/// What to do.
+#[derive(Debug, PartialEq)]
+pub(crate) enum Effect {
+    Dial {
+        node: Option<NodeId>,
+        addresses: Vec<String>,
+    },
+    /// A configured peer is a host name.
+    Resolve {
+        name: String,
+    },
+    FetchManifest {
+        node: NodeId,
+        hash: ToolSetHash,
+    },
+    FetchCards {
+        node: NodeId,
+        hashes: Vec<CardHash>,
+    },
+    Sync {
+        node: NodeId,
+    },
+    /// The list of members to dial after a restart changed.
+    Persist,
+    Transition {
+        node: NodeId,
+        name: NodeName,
+        to: MemberState,
+    },
+}
+
+/// What the state remembers of a member beyond the view.
+#[derive(Debug)]
+struct Contact {
+    member: Member,
+    /// A certificate was seen in a handshake; others are hearsay.
+    certified: bool,
+    failures: u32,
+    next_dial: Instant,
+    suspect_since: Option<Instant>,
+    manifest: Option<(ToolSetHash, Manifest)>,
+    fetch_after: Option<Instant>,
+    next_sync: Option<Instant>,
+}
+
+#[derive(Debug)]
+struct StaticPeer {
+    /// `IP:PORT`, or `HOST:PORT`.
+    address: String,
+    /// The addresses of a host name when it was last resolved.
+    resolved: Vec<String>,
+    /// The node that answered there.
+    node: Option<NodeId>,
+    failures: u32,
+    next_dial: Instant,
+}
+
+/// The state. [`MembershipState::handle`] is its only entrance.
+#[derive(Debug)]
+pub(crate) struct MembershipState {
+    me: Member,
+    contacts: BTreeMap<NodeId, Contact>,
+    statics: Vec<StaticPeer>,
+    cards: BTreeMap<CardHash, Arc<RemoteTool>>,
+    version: u64,
+}
+
+impl StaticPeer {
+    /// Whether it is reached at this address.
+    fn is_at(&self, address: &str) -> bool {
+        self.address == address || self.resolved.iter().any(|a| a == address)
+    }
+
+    fn is_name(&self) -> bool {
+        self.address.parse::<std::net::SocketAddr>().is_err() && !self.address.starts_with("memory:")
+    }
+}
+
+fn backoff(failures: u32) -> Duration {
+    DIAL_FIRST.saturating_mul(1u32.checked_shl(failures.min(16)).unwrap_or(u32::MAX)).min(DIAL_SLOWEST)
+}
+
+impl MembershipState {
+    pub(crate) fn new(mut me: Member) -> Self {
+        me.state = MemberState::Alive;
+        Self { me, contacts: BTreeMap::new(), statics: Vec::new(), cards: BTreeMap::new(), version: 0 }
+    }
+
+    /// The snapshot for everybody else.
+    pub(crate) fn view(&self) -> MeshView {
+        let others = self.contacts.iter().map(|(id, c)| (*id, Arc::new(c.member.clone())));
+        let members = others.chain([(self.me.node, Arc::new(self.me.clone()))]).collect();
+        MeshView { me: self.me.node, members, version: self.version }
+    }
+
+    /// Members worth dialling after a restart, and telling others: those whose certificate was seen and whose address is known.
+    pub(crate) fn addresses(&self) -> Vec<MemberAddress> {
+        let own = (!self.me.addresses.is_empty()).then_some(&self.me);
+        let known = self.contacts.values().filter(|c| c.certified).map(|c| &c.member);
+        own.into_iter()
+            .chain(known)
+            .filter(|m| !m.addresses.is_empty() && m.state != MemberState::Left)
+            .take(limits::SYNC_MEMBERS)
+            .map(|m| MemberAddress { node: m.node, name: m.name.clone(), addresses: m.addresses.clone() })
+            .collect()
+    }
+
+    /// One input at one moment. `wall` is the same moment for people.
+    pub(crate) fn handle(&mut self, input: Input, now: Instant, wall: SystemTime) -> Vec<Effect> {
+        self.version += 1;
+        let mut effects = Vec::new();
+        match input {
+            Input::Connected { node, name, role, grants, address, outbound } => {
+                let member = Member::new(node, name, role, grants);
+                self.connected(member, address, outbound, now, wall, &mut effects);
+            }
+            Input::Disconnected { node, last, reason } => {
+                if last {
+                    self.disconnected(node, &reason, now, &mut effects);
+                }
+            }
+            Input::DialFailed { node, address, reason } => {
+                self.dial_failed(node, address.as_deref(), &reason, now)
+            }
+            Input::Rtt { node, rtt } => {
+                if let Some(contact) = self.contacts.get_mut(&node) {
+                    // An exponential mean over about four pings: one slow ping must not move work.
+                    let mean = contact.member.rtt.map_or(rtt, |old| (old * 3 + rtt) / 4);
+                    contact.member.rtt = Some(mean);
+                    heard(&mut contact.member, now, wall);
+                }
+            }
+            Input::Advert { advert, direct } => self.advert(advert, direct, now, wall, &mut effects),
+            Input::Manifest { node, hash, manifest } => {
+                self.manifest(node, hash, manifest, now, &mut effects)
+            }
+            Input::Cards { cards } => self.cards_came(cards, now, &mut effects),
+            Input::Members { members } => self.told(members, now),
+            Input::Static { addresses } => self.statics.extend(addresses.into_iter().map(|address| {
+                StaticPeer { address, resolved: Vec::new(), node: None, failures: 0, next_dial: now }
+            })),
+            Input::Resolved { name, addresses } => self.resolved(&name, &addresses, now, &mut effects),
+            Input::Own { advert, tools, addresses } => {
+                self.own(advert, tools, addresses, now, wall, &mut effects)
+            }
+            Input::Tick => self.tick(now, &mut effects),
+        }
+        effects
+    }
+
+    fn connected(
+        &mut self,
+        fresh: Member,
+        address: Option<String>,
+        outbound: bool,
+        now: Instant,
+        wall: SystemTime,
+        effects: &mut Vec<Effect>,
+    ) {
+        let node = fresh.node;
+        if outbound {
+            // A dial of a configured address tells who lives there.
+            for peer in self.statics.iter_mut().filter(|p| address.as_ref().is_some_and(|a| p.is_at(a))) {
+                peer.node = Some(node);
+                peer.failures = 0;
+            }
+        }
+        let Some(contact) = self.contact(node, fresh.name.clone(), now) else { return };
+        let member = &mut contact.member;
+        let was = member.state;
+        let first = !member.connected;
+        (member.name, member.role, member.grants) = (fresh.name, fresh.role, fresh.grants);
+        member.state = MemberState::Alive;
+        member.connected = true;
+        member.suite = Some(SUITE);
+        member.problem = None;
+        heard(member, now, wall);
+        if let (true, Some(address)) = (outbound, &address)
+            && !member.addresses.contains(address)
+            && member.addresses.len() < limits::MEMBER_ADDRESSES
+        {
+            member.addresses.push(address.clone());
+        }
+        member.direct_address = address;
+        contact.failures = 0;
+        contact.suspect_since = None;
+        contact.fetch_after = None;
+        let newly = !std::mem::replace(&mut contact.certified, true);
+        if newly || outbound {
+            effects.push(Effect::Persist);
+        }
+        if was != MemberState::Alive {
+            let name = contact.member.name.clone();
+            effects.push(Effect::Transition { node, name, to: MemberState::Alive });
+        }
+        if first {
+            contact.next_sync = Some(now + SYNC_EVERY);
+            effects.push(Effect::Sync { node });
+        }
+    }
+
+    fn disconnected(&mut self, node: NodeId, reason: &str, now: Instant, effects: &mut Vec<Effect>) {
+        let Some(contact) = self.contacts.get_mut(&node) else { return };
+        let member = &mut contact.member;
+        member.connected = false;
+        member.suite = None;
+        member.direct_address = None;
+        member.rtt = None;
+        if member.state == MemberState::Alive {
+            member.state = MemberState::Suspect;
+            member.problem = Some(format!("connected, then lost: {reason}"));
+            contact.suspect_since = Some(now);
+            contact.next_dial = now;
+            let name = contact.member.name.clone();
+            effects.push(Effect::Transition { node, name, to: MemberState::Suspect });
+        }
+    }
+
+    fn dial_failed(&mut self, node: Option<NodeId>, address: Option<&str>, reason: &str, now: Instant) {
+        for peer in self.statics.iter_mut().filter(|p| address.is_some_and(|a| p.is_at(a))) {
+            peer.failures = peer.failures.saturating_add(1);
+            peer.next_dial = now + backoff(peer.failures);
+            // Its owner wrote that address down and has no other place to look; ever more rarely, since it may stay away.
+            if peer.failures.is_power_of_two() {
+                tracing::info!(
+                    address = peer.address,
+                    reason,
+                    tries = peer.failures,
+                    "a configured peer was not reached"
+                );
+            }
+        }
+        let Some(contact) = node.and_then(|n| self.contacts.get_mut(&n)) else { return };
+        contact.failures = contact.failures.saturating_add(1);
+        contact.next_dial = now + backoff(contact.failures);
+        if !contact.member.connected {
+            contact.member.problem = Some(format!("dialled, but: {reason}"));
+        }
+    }
+
+    fn advert(
+        &mut self,
+        advert: Advert,
+        direct: bool,
+        now: Instant,
+        wall: SystemTime,
+        effects: &mut Vec<Effect>,
+    ) {
+        let node = advert.node;
+        // Only certified members have a place; an advert of a stranger can't come over a session, but a member may pass one on.
+        let Some(contact) = self.contacts.get_mut(&node).filter(|c| c.certified) else { return };
+        if direct {
+            heard(&mut contact.member, now, wall);
+        }
+        if contact.member.advert.as_ref().is_some_and(|old| !advert.is_newer_than(old)) {
+            return;
+        }
+        contact.member.advert = Some(Arc::new(advert));
+        contact.member.advert_at = Some(now);
+        self.fetch(node, now, effects);
+    }
+
+    /// Asks for what the newest advert names and is not here: the manifest first, then the unknown cards.
+    fn fetch(&mut self, node: NodeId, now: Instant, effects: &mut Vec<Effect>) {
+        let Some(contact) = self.contacts.get_mut(&node) else { return };
+        let Some(wanted) = contact.member.advert.as_ref().map(|a| a.tool_set) else { return };
+        let current = contact.manifest.as_ref().filter(|(hash, _)| *hash == wanted);
+        if current.is_some() && contact.member.tools_complete {
+            return;
+        }
+        if current.is_none() {
+            contact.member.tools_complete = false;
+        }
+        if !contact.member.connected || contact.fetch_after.is_some_and(|after| now < after) {
+            return;
+        }
+        contact.fetch_after = Some(now + FETCH_RETRY);
+        match current {
+            None => effects.push(Effect::FetchManifest { node, hash: wanted }),
+            Some((_, manifest)) => {
+                let hashes: BTreeSet<CardHash> = manifest
+                    .entries()
+                    .iter()
+                    .map(|e| e.card)
+                    .filter(|hash| !self.cards.contains_key(hash))
+                    .take(limits::CARDS_PER_REPLY)
+                    .collect();
+                effects.push(Effect::FetchCards { node, hashes: hashes.into_iter().collect() });
+            }
+        }
+    }
+
+    fn manifest(
+        &mut self,
+        node: NodeId,
+        hash: ToolSetHash,
+        manifest: Manifest,
+        now: Instant,
+        effects: &mut Vec<Effect>,
+    ) {
+        let Some(contact) = self.contacts.get_mut(&node) else { return };
+        contact.manifest = Some((hash, manifest));
+        contact.fetch_after = None;
+        self.forget_unused_cards();
+        self.assemble(node);
+        self.fetch(node, now, effects);
+    }
+
+    fn cards_came(&mut self, cards: Vec<Arc<RemoteTool>>, now: Instant, effects: &mut Vec<Effect>) {
+        let some = !cards.is_empty();
+        self.cards.extend(cards.into_iter().map(|card| (card.hash, card)));
+        let incomplete: Vec<NodeId> =
+            self.contacts.iter().filter(|(_, c)| !c.member.tools_complete).map(|(id, _)| *id).collect();
+        for node in incomplete {
+            self.assemble(node);
+            if let (true, Some(contact)) = (some, self.contacts.get_mut(&node)) {
+                contact.fetch_after = None;
+            }
+            self.fetch(node, now, effects);
+        }
+    }
+
+    /// Builds a member's tools from its manifest and the cards that are here.
+    fn assemble(&mut self, node: NodeId) {
+        let Some(contact) = self.contacts.get_mut(&node) else { return };
+        let Some((hash, manifest)) = &contact.manifest else { return };
+        let tools: BTreeMap<ToolName, Arc<RemoteTool>> = manifest
+            .entries()
+            .iter()
+            .filter_map(|e| self.cards.get(&e.card).filter(|c| c.card.name == e.name))
+            .map(|tool| (tool.card.name.clone(), Arc::clone(tool)))
+            .collect();
+        let current = contact.member.advert.as_ref().is_some_and(|a| a.tool_set == *hash);
+        contact.member.tools_complete = current && tools.len() == manifest.entries().len();
+        contact.member.tools = Arc::new(tools);
+    }
+
+    fn forget_unused_cards(&mut self) {
+        let manifests = self.contacts.values().filter_map(|c| c.manifest.as_ref());
+        let used: BTreeSet<CardHash> =
+            manifests.flat_map(|(_, m)| m.entries().iter().map(|e| e.card)).collect();
+        self.cards.retain(|hash, _| used.contains(hash));
+    }
+
+    fn told(&mut self, members: Vec<MemberAddress>, now: Instant) {
+        for told in members {
+            let Some(contact) = self.contact(told.node, told.name, now) else { continue };
+            for address in told.addresses {
+                let addresses = &mut contact.member.addresses;
+                if !addresses.contains(&address) && addresses.len() < limits::MEMBER_ADDRESSES {
+                    addresses.push(address);
+                    contact.failures = 0;
+                }
+            }
+        }
+    }
+
+    fn own(
+        &mut self,
+        advert: Advert,
+        tools: Arc<BTreeMap<ToolName, Arc<RemoteTool>>>,
+        addresses: Vec<String>,
+        now: Instant,
+        wall: SystemTime,
+        effects: &mut Vec<Effect>,
+    ) {
+        if self.me.addresses != addresses {
+            self.me.addresses = addresses;
+            let connected = self.contacts.iter().filter(|(_, c)| c.member.connected);
+            effects.extend(connected.map(|(id, _)| Effect::Sync { node: *id }));
+        }
+        self.me.advert = Some(Arc::new(advert));
+        self.me.advert_at = Some(now);
+        self.me.tools = tools;
+        self.me.tools_complete = true;
+        heard(&mut self.me, now, wall);
+    }
+
+    fn tick(&mut self, now: Instant, effects: &mut Vec<Effect>) {
+        let mut dials = 0;
+        let connected: BTreeSet<NodeId> =
+            self.contacts.iter().filter(|(_, c)| c.member.connected).map(|(id, _)| *id).collect();
+        for peer in &mut self.statics {
+            let reached = peer.node.is_some_and(|n| connected.contains(&n));
+            if !reached && now >= peer.next_dial && dials < DIALS_PER_TICK {
+                dials += 1;
+                peer.next_dial = now + backoff(peer.failures).max(Duration::from_secs(2));
+                effects.push(if peer.is_name() {
+                    Effect::Resolve { name: peer.address.clone() }
+                } else {
+                    Effect::Dial { node: peer.node, addresses: vec![peer.address.clone()] }
+                });
+            }
+        }
+        for (id, contact) in &mut self.contacts {
+            let member = &mut contact.member;
+            if member.state == MemberState::Suspect
+                && contact.suspect_since.is_some_and(|since| now >= since + SUSPECT_FOR)
+            {
+                member.state = MemberState::Down;
+                effects.push(Effect::Transition {
+                    node: *id,
+                    name: member.name.clone(),
+                    to: MemberState::Down,
+                });
+            }
+            if member.connected && contact.next_sync.is_some_and(|at| now >= at) {
+                contact.next_sync = Some(now + SYNC_EVERY);
+                effects.push(Effect::Sync { node: *id });
+            }
+        }
+        self.dial_due(now, DIALS_PER_TICK - dials, effects);
+        let connected: Vec<NodeId> = connected.into_iter().collect();
+        for node in connected {
+            self.fetch(node, now, effects);
+        }
+    }
+
+    /// A configured host name has addresses (again): they are dialled one after the other until one answers.
+    fn resolved(&mut self, name: &str, addresses: &[String], now: Instant, effects: &mut Vec<Effect>) {
+        for peer in self.statics.iter_mut().filter(|p| p.address == name) {
+            if addresses.is_empty() {
+                peer.failures = peer.failures.saturating_add(1);
+                peer.next_dial = now + backoff(peer.failures);
+                continue;
+            }
+            peer.resolved = addresses.to_vec();
+            // An unknown node is dialled at one address at a time; each failure moves on to the next.
+            let turn = usize::try_from(peer.failures).unwrap_or(0) % addresses.len();
+            let dialled = match (peer.node, addresses.get(turn)) {
+                (None, Some(next)) => vec![next.clone()],
+                _ => addresses.to_vec(),
+            };
+            effects.push(Effect::Dial { node: peer.node, addresses: dialled });
+        }
+    }
+
+    /// Dials whoever waits longest: with hundreds of dead addresses everybody gets a turn.
+    fn dial_due(&mut self, now: Instant, most: usize, effects: &mut Vec<Effect>) {
+        let mut due: Vec<(Instant, NodeId)> = self
+            .contacts
+            .iter()
+            .filter(|(_, c)| !c.member.connected && !c.member.addresses.is_empty() && now >= c.next_dial)
+            .map(|(id, c)| (c.next_dial, *id))
+            .collect();
+        due.sort_unstable();
+        for (_, node) in due.into_iter().take(most) {
+            if let Some(contact) = self.contacts.get_mut(&node) {
+                contact.next_dial = now + backoff(contact.failures);
+                effects.push(Effect::Dial { node: Some(node), addresses: contact.member.addresses.clone() });
+            }
+        }
+    }
+
+    /// The contact of a node, made when there is room for another.
+    fn contact(&mut self, node: NodeId, name: NodeName, now: Instant) -> Option<&mut Contact> {
+        if node == self.me.node || (!self.contacts.contains_key(&node) && self.contacts.len() >= MEMBERS) {
+            return None;
+        }
+        let first_dial = if self.me.node < node { now } else { now + DIAL_YIELD };
+        Some(self.contacts.entry(node).or_insert_with(|| {
+            let mut member = Member::new(node, name, Role::Worker, Grants::default());
+            member.problem = Some("heard of, not reached yet".to_owned());
+            Contact {
+                member,
+                certified: false,
+                failures: 0,
+                next_dial: first_dial,
+                suspect_since: None,
+                manifest: None,
+                fetch_after: None,
+                next_sync: None,
+            }
+        }))
+    }
+}
+
+fn heard(member: &mut Member, now: Instant, wall: SystemTime) {
+    member.last_contact = Some(now);
+    member.last_seen = Some(wall);
+}
+
+#[cfg(test)]
+#[path = "state_tests.rs"]
+mod tests;

@@ -1,0 +1,320 @@
+use octomesh_protocol::{
+    advert::{LoadState, ManifestEntry},
+    card::{self, Needs, SandboxLevel, Source, ToolCard},
+};
+
+use super::*;
+
+fn id(byte: u8) -> NodeId {
+    NodeId::from_bytes([byte; 32])
+}
+
+fn name(text: &str) -> NodeName {
+    NodeName::parse(text).unwrap()
+}
+
+struct Mesh {
+    state: MembershipState,
+    now: Instant,
+}
+
+impl Mesh {
+    /// Node 5 of a mesh.
+    fn new() -> Self {
+        let me = Member::new(id(5), name("me"), Role::Admin, Grants::default());
+        Self { state: MembershipState::new(me), now: Instant::now() }
+    }
+
+    fn give(&mut self, input: Input) -> Vec<Effect> {
+        self.state.handle(input, self.now, SystemTime::UNIX_EPOCH)
+    }
+
+    fn later(&mut self, ms: u64) -> Vec<Effect> {
+        self.now += Duration::from_millis(ms);
+        self.give(Input::Tick)
+    }
+
+    fn connect(&mut self, byte: u8) -> Vec<Effect> {
+        self.give(Input::Connected {
+            node: id(byte),
+            name: name(&format!("n{byte}")),
+            role: Role::Worker,
+            grants: Grants::default(),
+            address: Some(format!("192.0.2.{byte}:9400")),
+            outbound: true,
+        })
+    }
+
+    fn told(&mut self, byte: u8) -> Vec<Effect> {
+        let told = MemberAddress {
+            node: id(byte),
+            name: name(&format!("n{byte}")),
+            addresses: vec![format!("192.0.2.{byte}:9400")],
+        };
+        self.give(Input::Members { members: vec![told] })
+    }
+
+    fn member(&self, byte: u8) -> Arc<Member> {
+        Arc::clone(self.state.view().get(id(byte)).unwrap())
+    }
+}
+
+fn dials(effects: &[Effect]) -> Vec<NodeId> {
+    effects
+        .iter()
+        .filter_map(|e| match e {
+            Effect::Dial { node, .. } => *node,
+            _ => None,
+        })
+        .collect()
+}
+
+fn tool(text: &str) -> Arc<RemoteTool> {
+    let card = ToolCard {
+        name: ToolName::parse(text).unwrap(),
+        version: "1".into(),
+        description: String::new(),
+        keywords: vec![],
+        input_schema: serde_json::json!({"type": "object"}),
+        output_schema: None,
+        examples: vec![],
+        effect: card::Effect::Pure,
+        needs: Needs::default(),
+        typical_ms: 1,
+        data: vec![],
+        demo_calls: vec![],
+        limitations: vec![],
+        best_practice: vec![],
+        requires_llm: false,
+        source: Source::Builtin,
+    };
+    Arc::new(RemoteTool { hash: card.hash().unwrap(), card: Arc::new(card) })
+}
+
+fn manifest(tools: &[Arc<RemoteTool>]) -> Manifest {
+    Manifest::new(
+        tools
+            .iter()
+            .map(|t| ManifestEntry { name: t.card.name.clone(), version: "1".into(), card: t.hash })
+            .collect(),
+    )
+}
+
+fn advert(byte: u8, incarnation: u64, seq: u64, tools: &Manifest) -> Advert {
+    Advert {
+        node: id(byte),
+        incarnation,
+        seq,
+        load: LoadState { slots: 2, ready: true, ..LoadState::default() },
+        memory_total: 0,
+        gpus: vec![],
+        models: vec![],
+        tool_set: tools.hash().unwrap(),
+        speed_percent: 100,
+        sandbox: SandboxLevel::None,
+        region: String::new(),
+        tags: vec![],
+        version: String::new(),
+    }
+}
+
+#[test]
+fn the_smaller_id_dials_first() {
+    let mut mesh = Mesh::new();
+    mesh.told(3);
+    mesh.told(9);
+    assert_eq!(dials(&mesh.later(0)), [id(9)]);
+    let mut both = dials(&mesh.later(1_500));
+    both.sort();
+    let mut wanted = vec![id(3), id(9)];
+    wanted.sort();
+    assert_eq!(both, wanted);
+}
+
+#[test]
+fn dials_back_off_and_say_why_they_fail() {
+    let mut mesh = Mesh::new();
+    mesh.told(9);
+    let mut at = Vec::new();
+    for tick in 0..200 {
+        if !dials(&mesh.later(500)).is_empty() {
+            at.push(tick);
+            mesh.give(Input::DialFailed { node: Some(id(9)), address: None, reason: "no route".into() });
+        }
+    }
+    let gaps: Vec<i32> = at.windows(2).map(|w| w[1] - w[0]).collect();
+    assert!(gaps.is_sorted() && gaps.last() == Some(&60), "every 30 s in the end: {gaps:?}");
+    assert_eq!(mesh.member(9).problem.as_deref(), Some("dialled, but: no route"));
+    assert_eq!(mesh.member(9).state, MemberState::Down);
+}
+
+#[test]
+fn hundreds_of_dead_addresses_do_not_crowd_out_the_rest() {
+    let mut mesh = Mesh::new();
+    for n in 0..500u16 {
+        let mut bytes = [7; 32];
+        bytes[..2].copy_from_slice(&n.to_be_bytes());
+        let told = MemberAddress {
+            node: NodeId::from_bytes(bytes),
+            name: name("x"),
+            addresses: vec!["192.0.2.1:1".into()],
+        };
+        mesh.give(Input::Members { members: vec![told] });
+    }
+    let first = dials(&mesh.later(1_500));
+    assert_eq!(first.len(), DIALS_PER_TICK);
+    let mut seen: BTreeSet<NodeId> = first.into_iter().collect();
+    for _ in 0..60 {
+        for node in dials(&mesh.later(500)) {
+            seen.insert(node);
+            mesh.give(Input::DialFailed { node: Some(node), address: None, reason: "dead".into() });
+        }
+    }
+    assert_eq!(seen.len(), 500, "each gets its turn within 30 s");
+}
+
+#[test]
+fn a_closed_session_is_suspect_at_once_and_down_later() {
+    let mut mesh = Mesh::new();
+    let effects = mesh.connect(9);
+    assert!(effects.contains(&Effect::Sync { node: id(9) }));
+    assert!(effects.contains(&Effect::Persist));
+    assert_eq!(mesh.member(9).state, MemberState::Alive);
+    mesh.give(Input::Disconnected { node: id(9), last: false, reason: "surplus".into() });
+    assert_eq!(mesh.member(9).state, MemberState::Alive, "another session is open");
+    mesh.give(Input::Disconnected { node: id(9), last: true, reason: "reset".into() });
+    assert_eq!(mesh.member(9).state, MemberState::Suspect);
+    assert_eq!(dials(&mesh.later(0)), [id(9)], "dialled at once");
+    mesh.later(3_900);
+    assert_eq!(mesh.member(9).state, MemberState::Suspect);
+    let effects = mesh.later(200);
+    assert_eq!(mesh.member(9).state, MemberState::Down);
+    assert!(effects.contains(&Effect::Transition { node: id(9), name: name("n9"), to: MemberState::Down }));
+    mesh.connect(9);
+    assert_eq!(mesh.member(9).state, MemberState::Alive);
+    assert_eq!(mesh.member(9).problem, None);
+}
+
+#[test]
+fn an_old_advert_changes_nothing_and_gossip_is_no_contact() {
+    let mut mesh = Mesh::new();
+    let tools = manifest(&[]);
+    mesh.give(Input::Advert { advert: advert(9, 1, 1, &tools), direct: false });
+    assert!(mesh.state.view().get(id(9)).is_none(), "a stranger's advert makes no member");
+    mesh.connect(9);
+    mesh.give(Input::Advert { advert: advert(9, 10, 5, &tools), direct: true });
+    let heard = mesh.member(9).last_contact;
+    mesh.now += Duration::from_secs(5);
+    mesh.give(Input::Advert { advert: advert(9, 10, 4, &tools), direct: false });
+    mesh.give(Input::Advert { advert: advert(9, 9, 99, &tools), direct: false });
+    assert_eq!(mesh.member(9).advert.as_ref().unwrap().seq, 5);
+    mesh.give(Input::Advert { advert: advert(9, 10, 6, &tools), direct: false });
+    assert_eq!(mesh.member(9).advert.as_ref().unwrap().seq, 6);
+    assert_eq!(mesh.member(9).last_contact, heard);
+}
+
+#[test]
+fn cards_are_fetched_by_hash_once() {
+    let mut mesh = Mesh::new();
+    mesh.connect(8);
+    mesh.connect(9);
+    let (a, b) = (tool("a"), tool("b"));
+    let both = manifest(&[Arc::clone(&a), Arc::clone(&b)]);
+    let hash = both.hash().unwrap();
+    let effects = mesh.give(Input::Advert { advert: advert(9, 1, 1, &both), direct: true });
+    assert_eq!(effects, [Effect::FetchManifest { node: id(9), hash }]);
+    assert!(mesh.later(500).is_empty(), "not asked again while the first answer may come");
+    let mut wanted = vec![a.hash, b.hash];
+    wanted.sort();
+    let effects = mesh.give(Input::Manifest { node: id(9), hash, manifest: both });
+    assert_eq!(effects, [Effect::FetchCards { node: id(9), hashes: wanted }]);
+    mesh.give(Input::Cards { cards: vec![Arc::clone(&a)] });
+    assert!(!mesh.member(9).tools_complete);
+    mesh.give(Input::Cards { cards: vec![Arc::clone(&b)] });
+    assert!(mesh.member(9).tools_complete);
+    assert_eq!(mesh.member(9).tools.len(), 2);
+    // Another node with the same cards needs only its manifest.
+    let one = manifest(&[Arc::clone(&a)]);
+    mesh.give(Input::Advert { advert: advert(8, 1, 1, &one), direct: true });
+    let effects = mesh.give(Input::Manifest { node: id(8), hash: one.hash().unwrap(), manifest: one });
+    assert!(effects.is_empty());
+    assert!(mesh.member(8).tools_complete);
+}
+
+#[test]
+fn a_fetch_that_brought_nothing_is_tried_again() {
+    let mut mesh = Mesh::new();
+    mesh.connect(9);
+    let tools = manifest(&[tool("a")]);
+    mesh.give(Input::Advert { advert: advert(9, 1, 1, &tools), direct: true });
+    assert!(mesh.later(2_000).is_empty());
+    let effects = mesh.later(1_500);
+    assert_eq!(effects, [Effect::FetchManifest { node: id(9), hash: tools.hash().unwrap() }]);
+}
+
+#[test]
+fn only_members_with_a_certificate_are_passed_on() {
+    let mut mesh = Mesh::new();
+    mesh.told(3);
+    assert!(mesh.state.addresses().is_empty());
+    mesh.connect(9);
+    let told: Vec<NodeId> = mesh.state.addresses().iter().map(|m| m.node).collect();
+    assert_eq!(told, [id(9)]);
+}
+
+#[test]
+fn what_a_hostile_member_tells_is_bounded() {
+    let mut mesh = Mesh::new();
+    for n in 0..3000u16 {
+        let mut bytes = [7; 32];
+        bytes[..2].copy_from_slice(&n.to_be_bytes());
+        let node = NodeId::from_bytes(bytes);
+        let addresses = (0..20).map(|p| format!("192.0.2.1:{p}")).collect();
+        mesh.give(Input::Members { members: vec![MemberAddress { node, name: name("x"), addresses }] });
+    }
+    let view = mesh.state.view();
+    assert_eq!(view.members.len(), MEMBERS + 1);
+    assert!(view.members.values().all(|m| m.addresses.len() <= limits::MEMBER_ADDRESSES));
+}
+
+proptest::proptest! {
+    /// Any order of connects, disconnects, adverts and ticks: nobody is connected and down, and this node is always alive.
+    #[test]
+    fn states_agree(script in proptest::collection::vec((0u8..6, 6u8..10, 0u64..5_000), 1..80)) {
+        let mut mesh = Mesh::new();
+        let tools = manifest(&[]);
+        for (what, who, ms) in script {
+            match what {
+                0 => drop(mesh.connect(who)),
+                1 => drop(mesh.give(Input::Disconnected { node: id(who), last: true, reason: "x".into() })),
+                2 => drop(mesh.give(Input::Advert { advert: advert(who, 1, ms, &tools), direct: false })),
+                3 => drop(mesh.told(who)),
+                4 => drop(mesh.give(Input::DialFailed { node: Some(id(who)), address: None, reason: "x".into() })),
+                _ => drop(mesh.later(ms)),
+            }
+            let view = mesh.state.view();
+            for member in view.members.values() {
+                proptest::prop_assert!(!member.connected || member.state == MemberState::Alive);
+                proptest::prop_assert!(member.connected == member.suite.is_some());
+            }
+            proptest::prop_assert_eq!(view.own().unwrap().state, MemberState::Alive);
+        }
+    }
+}
+
+#[test]
+fn a_configured_host_name_is_resolved_dialled_and_known_by_its_addresses() {
+    let mut mesh = Mesh::new();
+    mesh.give(Input::Static { addresses: vec!["tower.lan:9400".into()] });
+    assert_eq!(mesh.later(0), [Effect::Resolve { name: "tower.lan:9400".into() }]);
+    let found = vec!["192.0.2.8:9400".to_owned(), "192.0.2.9:9400".to_owned()];
+    let resolved = |mesh: &mut Mesh| {
+        mesh.give(Input::Resolved { name: "tower.lan:9400".into(), addresses: found.clone() })
+    };
+    let dial = |address: &str| Effect::Dial { node: None, addresses: vec![address.to_owned()] };
+    assert_eq!(resolved(&mut mesh), [dial("192.0.2.8:9400")]);
+    mesh.give(Input::DialFailed { node: None, address: Some(found[0].clone()), reason: "refused".into() });
+    assert_eq!(resolved(&mut mesh), [dial("192.0.2.9:9400")], "the next address has its turn");
+    mesh.connect(9);
+    assert!(mesh.later(60_000).iter().all(|e| !matches!(e, Effect::Resolve { .. })), "it is reached");
+}

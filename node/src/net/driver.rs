@@ -1,0 +1,509 @@
+//! The one task that owns the swarm. It translates: commands in, events out; it decides nothing about membership.
+use std::{
+    collections::HashMap,
+    num::NonZeroU8,
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
+
+use futures::{StreamExt, future::BoxFuture, stream::FuturesUnordered};
+use libp2p::{
+    PeerId, Swarm, gossipsub,
+    identity::Keypair,
+    request_response,
+    swarm::{
+        ConnectionId, DialError, SwarmEvent,
+        dial_opts::{DialOpts, PeerCondition},
+    },
+};
+use octomesh_protocol::{advert::CardsReply, id::NodeId};
+use tokio::{
+    sync::{mpsc, oneshot},
+    time::Instant,
+};
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    address,
+    behaviour::{ADVERT_TOPIC, Behaviour, BehaviourEvent, STEP_PROTOCOL},
+    event::{NetEvent, SessionReport},
+    handle::{NetCommand, NetError, NetHandle, node_id, peer_id},
+    inbound::Inbound,
+    refusal,
+    secure::{Security, SessionOpened},
+    stream::StepListener,
+    transport::{self, TransportKind},
+};
+use crate::metrics::NetMetrics;
+
+/// Commands waiting for the driver: a burst of card fetches after a join of many nodes.
+const COMMAND_QUEUE: usize = 256;
+/// Events waiting for membership, which never waits for the driver; a full queue slows the network down, never loses a
+/// connection.
+const EVENT_QUEUE: usize = 1024;
+/// Gossip keeps sessions open; this only matters when gossip is gone.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(3600);
+/// Sessions announced by the upgrade and not yet established by the swarm.
+pub(crate) const OPENED_QUEUE: usize = 512;
+/// Failed pings in a row after which a connection counts as dead.
+const PING_FAILURES: u8 = 2;
+
+/// What the network needs.
+pub(crate) struct NetConfig {
+    /// Ed25519 seed of the identity; gossip is signed with it.
+    pub(crate) seed: zeroize::Zeroizing<[u8; 32]>,
+    pub(crate) transport: TransportKind,
+    pub(crate) security: Security,
+    /// Test transport: the same handshake, then records in the clear. Only where the feature `testing` is on.
+    pub(crate) plaintext: bool,
+    /// The other end of the security's channel.
+    pub(crate) opened: mpsc::Receiver<SessionOpened>,
+    /// `IP:PORT` to listen on.
+    pub(crate) listen: Vec<String>,
+    pub(crate) metrics: NetMetrics,
+}
+
+/// Where the node listens.
+pub(crate) type Listening = Vec<String>;
+
+/// Everything that the network gives to the rooms above.
+pub(crate) struct Network {
+    pub(crate) handle: NetHandle,
+    pub(crate) events: mpsc::Receiver<NetEvent>,
+    pub(crate) steps: StepListener,
+    pub(crate) listening: Listening,
+    pub(crate) driver: Driver,
+}
+
+/// Why a network can't start.
+#[derive(Debug, thiserror::Error, strum::IntoStaticStr)]
+#[strum(serialize_all = "snake_case")]
+#[non_exhaustive]
+pub(crate) enum StartError {
+    /// An address can't be listened on.
+    #[error("can't listen on {address}: {cause}")]
+    Listen { address: String, cause: String },
+    /// The identity's key or the configuration of a protocol is unusable.
+    #[error("network set-up: {0}")]
+    Setup(String),
+}
+
+/// Binds the listeners and builds the swarm; [`Driver::run`] then drives it.
+pub(crate) async fn start(config: NetConfig) -> Result<Network, StartError> {
+    let keypair = Keypair::ed25519_from_bytes(*config.seed).map_err(|e| StartError::Setup(e.to_string()))?;
+    let local = PeerId::from(keypair.public());
+    let (inbound, steps) = Inbound::new(STEP_PROTOCOL);
+    let behaviour = Behaviour::new(&keypair, inbound).map_err(StartError::Setup)?;
+    let mut swarm = Swarm::new(
+        transport::build(config.transport, config.security, config.plaintext),
+        behaviour,
+        local,
+        libp2p::swarm::Config::with_tokio_executor()
+            .with_idle_connection_timeout(IDLE_TIMEOUT)
+            .with_dial_concurrency_factor(NonZeroU8::MIN),
+    );
+    let listening = listen(&mut swarm, &config.listen).await?;
+    let control = swarm.behaviour().step.new_control();
+    let (commands, inbox) = mpsc::channel(COMMAND_QUEUE);
+    let (outbox, events) = mpsc::channel(EVENT_QUEUE);
+    let driver = Driver {
+        swarm,
+        inbox,
+        outbox,
+        opened: config.opened,
+        announced: Vec::new(),
+        sessions: HashMap::new(),
+        cards: HashMap::new(),
+        syncs: HashMap::new(),
+        replies: FuturesUnordered::new(),
+        failed_pings: HashMap::new(),
+        metrics: config.metrics,
+    };
+    Ok(Network {
+        handle: NetHandle { commands, control },
+        events,
+        steps: StepListener(steps),
+        listening,
+        driver,
+    })
+}
+
+/// libp2p listens with `SO_REUSEPORT`, so that it can dial from the port it listens on; two nodes of one user would then share a
+/// port, and each get half of the connections. A socket that does not share finds that out.
+fn in_use(address: &str) -> Option<std::io::Error> {
+    let address: std::net::SocketAddr = address.parse().ok()?;
+    let bound = std::net::TcpListener::bind(address);
+    // Whatever else is wrong with the address, libp2p says it.
+    bound.err().filter(|e| e.kind() == std::io::ErrorKind::AddrInUse)
+}
+
+/// Starts all listeners and waits until each told its address: a port in use is an error at start, not a line in a log.
+async fn listen(swarm: &mut Swarm<Behaviour>, addresses: &[String]) -> Result<Listening, StartError> {
+    let failed = |address: &str, cause: String| StartError::Listen { address: address.to_owned(), cause };
+    let mut listening = Vec::new();
+    for text in addresses {
+        let multiaddr = address::to_multiaddr(text)
+            .ok_or_else(|| failed(text, "not an address of the form IP:PORT".to_owned()))?;
+        if let Some(cause) = in_use(text) {
+            return Err(failed(text, cause.to_string()));
+        }
+        let id = swarm.listen_on(multiaddr).map_err(|e| failed(text, root_cause(&e)))?;
+        loop {
+            match swarm.select_next_some().await {
+                SwarmEvent::NewListenAddr { listener_id, address } if listener_id == id => {
+                    listening.extend(address::from_multiaddr(&address));
+                    break;
+                }
+                SwarmEvent::ListenerClosed { listener_id, reason, .. } if listener_id == id => {
+                    let cause = reason.err().map_or_else(|| "listener closed".to_owned(), |e| e.to_string());
+                    return Err(failed(text, cause));
+                }
+                SwarmEvent::ListenerError { listener_id, error } if listener_id == id => {
+                    return Err(failed(text, error.to_string()));
+                }
+                _ => {}
+            }
+        }
+    }
+    Ok(listening)
+}
+
+fn root_cause(error: &dyn std::error::Error) -> String {
+    let mut error = error;
+    while let Some(source) = error.source() {
+        error = source;
+    }
+    error.to_string()
+}
+
+struct Session {
+    node: NodeId,
+    address: Option<String>,
+    since: Instant,
+    opened: SessionOpened,
+}
+
+enum Reply {
+    Cards(request_response::ResponseChannel<CardsReply>, CardsReply),
+    Sync(request_response::ResponseChannel<Vec<u8>>, Vec<u8>),
+    /// Whoever should have answered is gone; the exchange times out at the other side.
+    None,
+}
+
+/// The driver's state. Only [`Driver::run`] touches it.
+pub(crate) struct Driver {
+    swarm: Swarm<Behaviour>,
+    inbox: mpsc::Receiver<NetCommand>,
+    outbox: mpsc::Sender<NetEvent>,
+    opened: mpsc::Receiver<SessionOpened>,
+    announced: Vec<SessionOpened>,
+    sessions: HashMap<ConnectionId, Session>,
+    cards: HashMap<request_response::OutboundRequestId, oneshot::Sender<Result<CardsReply, NetError>>>,
+    syncs: HashMap<request_response::OutboundRequestId, oneshot::Sender<Result<Vec<u8>, NetError>>>,
+    replies: FuturesUnordered<BoxFuture<'static, Reply>>,
+    failed_pings: HashMap<ConnectionId, u8>,
+    metrics: NetMetrics,
+}
+
+impl Driver {
+    /// Runs until `stop`, or until nobody listens to its events.
+    pub(crate) async fn run(mut self, stop: CancellationToken) {
+        loop {
+            tokio::select! {
+                biased;
+                () = stop.cancelled() => break,
+                // Taken at once, whatever becomes of them: a full channel refuses every further handshake.
+                Some(opened) = self.opened.recv() => self.announce(opened),
+                command = self.inbox.recv() => match command {
+                    Some(command) => {
+                        if let Some(event) = self.command(command)
+                            && self.outbox.send(event).await.is_err()
+                        {
+                            break;
+                        }
+                    }
+                    None => break,
+                },
+                Some(reply) = self.replies.next(), if !self.replies.is_empty() => self.reply(reply),
+                event = self.swarm.select_next_some() => {
+                    if let Some(event) = self.event(event) {
+                        // Waits when membership is behind. Membership never waits for the driver, so this ends.
+                        if self.outbox.send(event).await.is_err() {
+                            break;
+                        }
+                    }
+                }
+            }
+        }
+        self.close().await;
+    }
+
+    /// Ends all sessions with an authenticated close.
+    async fn close(mut self) {
+        let peers: Vec<PeerId> = self.swarm.connected_peers().copied().collect();
+        for peer in peers {
+            // silent-ok: an error means that it was not connected any more
+            let _ = self.swarm.disconnect_peer_id(peer);
+        }
+        let patience = tokio::time::sleep(Duration::from_secs(1));
+        tokio::pin!(patience);
+        while self.swarm.connected_peers().next().is_some() {
+            tokio::select! {
+                () = &mut patience => break,
+                _ = self.swarm.select_next_some() => {}
+            }
+        }
+    }
+
+    fn command(&mut self, command: NetCommand) -> Option<NetEvent> {
+        match command {
+            NetCommand::Dial { node, addresses } => return self.dial(node, &addresses),
+            NetCommand::Publish { advert } => {
+                self.metrics.gossip("out", advert.len());
+                // silent-ok: nobody subscribed yet, or a duplicate; the next advert follows in seconds
+                let _ = self
+                    .swarm
+                    .behaviour_mut()
+                    .gossip
+                    .publish(gossipsub::IdentTopic::new(ADVERT_TOPIC), advert);
+            }
+            NetCommand::Cards { node, request, reply } => match peer_id(node) {
+                Some(peer) => {
+                    let id = self.swarm.behaviour_mut().cards.send_request(&peer, request);
+                    self.cards.insert(id, reply);
+                }
+                None => drop(reply.send(Err(NetError::Unknown))),
+            },
+            NetCommand::Sync { node, bytes, reply } => match peer_id(node) {
+                Some(peer) => {
+                    let id = self.swarm.behaviour_mut().sync.send_request(&peer, bytes);
+                    self.syncs.insert(id, reply);
+                }
+                None => drop(reply.send(Err(NetError::Unknown))),
+            },
+            NetCommand::Sessions { reply } => drop(reply.send(self.report())),
+        }
+        None
+    }
+
+    /// The event is that of a dial that fails before it begins.
+    fn dial(&mut self, node: Option<NodeId>, addresses: &[String]) -> Option<NetEvent> {
+        let first = addresses.first().cloned();
+        let addresses: Vec<_> = addresses.iter().filter_map(|a| address::to_multiaddr(a)).collect();
+        let options = match node.and_then(peer_id) {
+            Some(peer) => DialOpts::peer_id(peer)
+                .addresses(addresses)
+                .condition(PeerCondition::DisconnectedAndNotDialing)
+                .build(),
+            None => match addresses.into_iter().next() {
+                Some(address) => DialOpts::unknown_peer_id().address(address).build(),
+                None => return None,
+            },
+        };
+        match self.swarm.dial(options) {
+            Ok(()) => None,
+            // It is connected, or being dialled.
+            Err(DialError::DialPeerConditionFalse(_)) => None,
+            Err(error) => {
+                let reason = refusal::of_dial(&error);
+                Some(NetEvent::DialFailed { node, address: first, reason })
+            }
+        }
+    }
+
+    fn report(&self) -> Vec<SessionReport> {
+        self.sessions
+            .values()
+            .map(|s| SessionReport {
+                node: s.node,
+                outbound: s.opened.outbound,
+                address: s.address.clone(),
+                established: s.since.elapsed(),
+                bytes_in: s.opened.bytes_in.load(Ordering::Relaxed),
+                bytes_out: s.opened.bytes_out.load(Ordering::Relaxed),
+            })
+            .collect()
+    }
+
+    fn reply(&mut self, reply: Reply) {
+        // silent-ok: an error means that the other side does not wait any more
+        match reply {
+            Reply::Cards(channel, cards) => {
+                let _ = self.swarm.behaviour_mut().cards.send_response(channel, cards);
+            }
+            Reply::Sync(channel, bytes) => {
+                let _ = self.swarm.behaviour_mut().sync.send_response(channel, bytes);
+            }
+            Reply::None => {}
+        }
+    }
+
+    fn event(&mut self, event: SwarmEvent<BehaviourEvent>) -> Option<NetEvent> {
+        match event {
+            SwarmEvent::Behaviour(event) => self.behaviour(event),
+            SwarmEvent::NewListenAddr { address, .. } => {
+                address::from_multiaddr(&address).map(|address| NetEvent::Listening { address })
+            }
+            SwarmEvent::ConnectionEstablished { peer_id, connection_id, endpoint, .. } => {
+                self.established(&peer_id, connection_id, endpoint.is_dialer(), endpoint.get_remote_address())
+            }
+            SwarmEvent::ConnectionClosed { peer_id, connection_id, num_established, cause, .. } => {
+                self.sessions.remove(&connection_id);
+                self.failed_pings.remove(&connection_id);
+                self.metrics.open_sessions(self.sessions.len());
+                Some(NetEvent::Disconnected {
+                    node: node_id(&peer_id)?,
+                    last: num_established == 0,
+                    reason: cause.map_or_else(|| "closed".to_owned(), |c| root_cause(&c)),
+                })
+            }
+            SwarmEvent::OutgoingConnectionError { peer_id, error, .. } => {
+                self.metrics.handshake_failed("out");
+                let address = match &error {
+                    DialError::Transport(tried) => {
+                        tried.first().and_then(|(a, _)| address::from_multiaddr(a))
+                    }
+                    _ => None,
+                };
+                let reason = refusal::of_dial(&error);
+                Some(NetEvent::DialFailed { node: peer_id.as_ref().and_then(node_id), address, reason })
+            }
+            SwarmEvent::IncomingConnectionError { send_back_addr, error, .. } => {
+                let reason = refusal::of_inbound(&error)?;
+                self.metrics.handshake_failed("in");
+                Some(NetEvent::Refused { address: address::from_multiaddr(&send_back_addr), reason })
+            }
+            SwarmEvent::ListenerError { error, .. } => {
+                tracing::warn!(%error, "a listener had an error and goes on");
+                None
+            }
+            SwarmEvent::ListenerClosed { addresses, reason, .. } => {
+                let addresses: Vec<_> = addresses.iter().filter_map(address::from_multiaddr).collect();
+                let reason = reason.err().map(|e| e.to_string());
+                tracing::error!(?addresses, reason, "this node does not listen there any more");
+                None
+            }
+            _ => None,
+        }
+    }
+
+    /// Remembers what an upgrade said until the swarm tells of its connection. Whoever hangs up in between, or is denied for a
+    /// limit, has dropped its stream, and with it the other owner of the counters.
+    fn announce(&mut self, opened: SessionOpened) {
+        self.announced.retain(|o| Arc::strong_count(&o.bytes_in) > 1);
+        self.announced.push(opened);
+    }
+
+    /// Matches a connection with what the upgrade said of it just before.
+    fn established(
+        &mut self,
+        peer: &PeerId,
+        connection: ConnectionId,
+        outbound: bool,
+        remote: &libp2p::Multiaddr,
+    ) -> Option<NetEvent> {
+        while let Ok(opened) = self.opened.try_recv() {
+            self.announce(opened);
+        }
+        let node = node_id(peer)?;
+        // The newest: an older one can only be of a connection that is about to be dropped.
+        let found = self.announced.iter().rposition(|o| o.peer == node && o.outbound == outbound);
+        let Some(opened) = found.map(|at| self.announced.swap_remove(at)) else {
+            // Can't happen while the upgrade announces before it returns; without a certificate there is no member.
+            tracing::error!(node = node.short(), "a connection without a checked certificate was closed");
+            self.swarm.close_connection(connection);
+            return None;
+        };
+        self.metrics.handshake_ok(if outbound { "out" } else { "in" }, opened.handshake);
+        let address = address::from_multiaddr(remote);
+        let certificate = Box::new(opened.certificate.clone());
+        let session = Session { node, address: address.clone(), since: Instant::now(), opened };
+        self.sessions.insert(connection, session);
+        self.metrics.open_sessions(self.sessions.len());
+        Some(NetEvent::Connected { node, certificate, address, outbound })
+    }
+
+    fn behaviour(&mut self, event: BehaviourEvent) -> Option<NetEvent> {
+        match event {
+            BehaviourEvent::Gossip(gossipsub::Event::Message { message, .. }) => {
+                self.metrics.gossip("in", message.data.len());
+                let origin = node_id(message.source.as_ref()?)?;
+                Some(NetEvent::Advert { origin, bytes: message.data })
+            }
+            BehaviourEvent::Ping(event) => match event.result {
+                Ok(rtt) => {
+                    self.failed_pings.remove(&event.connection);
+                    Some(NetEvent::Rtt { node: node_id(&event.peer)?, rtt })
+                }
+                Err(error) => {
+                    let failures = self.failed_pings.entry(event.connection).or_default();
+                    *failures = failures.saturating_add(1);
+                    if *failures >= PING_FAILURES {
+                        tracing::info!(peer = %event.peer, %error, "connection answers no ping; closed");
+                        self.swarm.close_connection(event.connection);
+                    }
+                    None
+                }
+            },
+            BehaviourEvent::Cards(event) => self.cards_event(event),
+            BehaviourEvent::Sync(event) => self.sync_event(event),
+            BehaviourEvent::Gossip(_) | BehaviourEvent::Step(()) => None,
+            BehaviourEvent::Limits(never) | BehaviourEvent::Inbound(never) => match never {},
+        }
+    }
+
+    fn cards_event(
+        &mut self,
+        event: request_response::Event<octomesh_protocol::advert::CardsRequest, CardsReply>,
+    ) -> Option<NetEvent> {
+        use request_response::{Event, Message};
+        match event {
+            Event::Message { message: Message::Request { request, channel, .. }, .. } => {
+                let (reply, answer) = oneshot::channel();
+                self.replies.push(Box::pin(async move {
+                    answer.await.map_or(Reply::None, |cards| Reply::Cards(channel, cards))
+                }));
+                Some(NetEvent::Cards { request, reply })
+            }
+            Event::Message { message: Message::Response { request_id, response }, .. } => {
+                if let Some(waiting) = self.cards.remove(&request_id) {
+                    drop(waiting.send(Ok(response)));
+                }
+                None
+            }
+            Event::OutboundFailure { request_id, error, .. } => {
+                if let Some(waiting) = self.cards.remove(&request_id) {
+                    drop(waiting.send(Err(NetError::Exchange(error.to_string()))));
+                }
+                None
+            }
+            Event::InboundFailure { .. } | Event::ResponseSent { .. } => None,
+        }
+    }
+
+    fn sync_event(&mut self, event: request_response::Event<Vec<u8>, Vec<u8>>) -> Option<NetEvent> {
+        use request_response::{Event, Message};
+        match event {
+            Event::Message { peer, message: Message::Request { request, channel, .. }, .. } => {
+                let (reply, answer) = oneshot::channel();
+                self.replies.push(Box::pin(async move {
+                    answer.await.map_or(Reply::None, |bytes| Reply::Sync(channel, bytes))
+                }));
+                Some(NetEvent::Sync { node: node_id(&peer)?, bytes: request, reply })
+            }
+            Event::Message { message: Message::Response { request_id, response }, .. } => {
+                if let Some(waiting) = self.syncs.remove(&request_id) {
+                    drop(waiting.send(Ok(response)));
+                }
+                None
+            }
+            Event::OutboundFailure { request_id, error, .. } => {
+                if let Some(waiting) = self.syncs.remove(&request_id) {
+                    drop(waiting.send(Err(NetError::Exchange(error.to_string()))));
+                }
+                None
+            }
+            Event::InboundFailure { .. } | Event::ResponseSent { .. } => None,
+        }
+    }
+}

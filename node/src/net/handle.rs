@@ -1,0 +1,108 @@
+//! The handle that every room above holds.
+use std::time::Duration;
+
+use libp2p::PeerId;
+use octomesh_protocol::{
+    advert::{CardsReply, CardsRequest},
+    id::NodeId,
+};
+use tokio::sync::{mpsc, oneshot};
+
+use super::{behaviour::STEP_PROTOCOL, event::SessionReport, stream::ByteStream};
+
+/// Opening a stream takes two round trips of multistream; a peer that needs longer is as good as gone.
+const OPEN_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// Why the network could not do what was asked.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, strum::IntoStaticStr)]
+#[strum(serialize_all = "snake_case")]
+#[non_exhaustive]
+pub(crate) enum NetError {
+    /// The driver has stopped.
+    #[error("the network of this node has stopped")]
+    Stopped,
+    /// No stream could be opened in time.
+    #[error("no stream to the node within {} s", OPEN_TIMEOUT.as_secs())]
+    OpenTimeout,
+    /// No stream could be opened.
+    #[error("no stream to the node: {0}")]
+    Open(String),
+    /// The exchange failed.
+    #[error("exchange failed: {0}")]
+    Exchange(String),
+    /// The other side does not have it (any more).
+    #[error("the node does not have what was asked for")]
+    Unknown,
+}
+
+/// Commands to the driver.
+pub(super) enum NetCommand {
+    Dial { node: Option<NodeId>, addresses: Vec<String> },
+    Publish { advert: Vec<u8> },
+    Cards { node: NodeId, request: CardsRequest, reply: oneshot::Sender<Result<CardsReply, NetError>> },
+    Sync { node: NodeId, bytes: Vec<u8>, reply: oneshot::Sender<Result<Vec<u8>, NetError>> },
+    Sessions { reply: oneshot::Sender<Vec<SessionReport>> },
+}
+
+/// Sends commands to the driver; cheap to clone.
+#[derive(Clone)]
+pub(crate) struct NetHandle {
+    pub(super) commands: mpsc::Sender<NetCommand>,
+    pub(super) control: libp2p_stream::Control,
+}
+
+impl NetHandle {
+    /// Dials a node at its addresses unless it is connected or being dialled. The result comes as an event. Gives whether the
+    /// driver took the command: it may be busy, and dialling is retried by its caller anyway.
+    pub(crate) fn dial(&self, node: Option<NodeId>, addresses: Vec<String>) -> bool {
+        self.commands.try_send(NetCommand::Dial { node, addresses }).is_ok()
+    }
+
+    /// Gossips an advert. Gives whether the driver took it; the next one comes in seconds.
+    pub(crate) fn publish(&self, advert: Vec<u8>) -> bool {
+        self.commands.try_send(NetCommand::Publish { advert }).is_ok()
+    }
+
+    /// Fetches a manifest or cards.
+    pub(crate) async fn cards(&self, node: NodeId, request: CardsRequest) -> Result<CardsReply, NetError> {
+        self.ask(|reply| NetCommand::Cards { node, request, reply }).await?
+    }
+
+    /// Exchanges sync messages.
+    pub(crate) async fn sync(&self, node: NodeId, bytes: Vec<u8>) -> Result<Vec<u8>, NetError> {
+        self.ask(|reply| NetCommand::Sync { node, bytes, reply }).await?
+    }
+
+    /// All open sessions.
+    pub(crate) async fn sessions(&self) -> Result<Vec<SessionReport>, NetError> {
+        self.ask(|reply| NetCommand::Sessions { reply }).await
+    }
+
+    async fn ask<T>(&self, command: impl FnOnce(oneshot::Sender<T>) -> NetCommand) -> Result<T, NetError> {
+        let (reply, answer) = oneshot::channel();
+        self.commands.send(command(reply)).await.map_err(|_| NetError::Stopped)?;
+        answer.await.map_err(|_| NetError::Stopped)
+    }
+
+    /// Opens a step stream to a connected node. To a node without a session this waits for its time-out, so the caller looks
+    /// at the view first.
+    pub(crate) async fn open_step(&self, node: NodeId) -> Result<ByteStream, NetError> {
+        let peer = peer_id(node).ok_or(NetError::Unknown)?;
+        let mut control = self.control.clone();
+        match tokio::time::timeout(OPEN_TIMEOUT, control.open_stream(peer, STEP_PROTOCOL)).await {
+            Err(_) => Err(NetError::OpenTimeout),
+            Ok(Err(error)) => Err(NetError::Open(error.to_string())),
+            Ok(Ok(stream)) => Ok(ByteStream::new(stream)),
+        }
+    }
+}
+
+/// The libp2p form of a node id.
+pub(super) fn peer_id(node: NodeId) -> Option<PeerId> {
+    PeerId::from_bytes(&node.to_peer_id_bytes()).ok()
+}
+
+/// The node behind a peer id; `None` for other key types, which no certificate can name.
+pub(super) fn node_id(peer: &PeerId) -> Option<NodeId> {
+    NodeId::from_peer_id_bytes(&peer.to_bytes())
+}

@@ -1,0 +1,25 @@
+//! What the network counts, in the terms of its driver.
+use std::time::Duration;
+
+use crate::metrics::NetMetrics;
+use octomesh_protocol::session::SUITE;
+
+impl NetMetrics {
+    pub(super) fn gossip(&self, direction: &str, bytes: usize) {
+        self.gossip_messages.with_label_values(&[direction, "advert"]).inc();
+        self.gossip_bytes.with_label_values(&[direction, "advert"]).inc_by(bytes as u64);
+    }
+
+    pub(super) fn open_sessions(&self, open: usize) {
+        self.sessions.with_label_values(&[SUITE]).set(i64::try_from(open).unwrap_or(i64::MAX));
+    }
+
+    pub(super) fn handshake_ok(&self, direction: &str, took: Duration) {
+        self.handshakes.with_label_values(&[direction, "ok"]).inc();
+        self.handshake_seconds.observe(took.as_secs_f64());
+    }
+
+    pub(super) fn handshake_failed(&self, direction: &str) {
+        self.handshakes.with_label_values(&[direction, "failed"]).inc();
+    }
+}

@@ -1,0 +1,35 @@
+//! The libp2p boundary: the only room that names libp2p. One task, the driver, owns the swarm; everything else holds a
+//! [`NetHandle`]. Above this room there are nodes ([`octomesh_protocol::id::NodeId`]), addresses as `IP:PORT` text and byte
+//! streams.
+
+mod address;
+mod behaviour;
+mod codec;
+mod driver;
+mod event;
+mod handle;
+mod inbound;
+pub(crate) mod join;
+mod measure;
+#[cfg(feature = "testing")]
+mod plaintext;
+mod refusal;
+pub(crate) mod secure;
+mod stream;
+#[cfg(test)]
+pub(crate) mod tests;
+mod transport;
+
+pub(crate) use driver::{NetConfig, OPENED_QUEUE, StartError, start};
+pub(crate) use event::{NetEvent, SessionReport};
+pub(crate) use handle::NetHandle;
+pub(crate) use stream::{FrameReader, FrameWriter, StepListener, StreamError};
+pub(crate) use transport::TransportKind;
+
+/// A log filter with what libp2p says of itself at `info` left out, unless the filter asks for it by name.
+pub(crate) fn log_filter(filter: &str) -> String {
+    if filter.contains("libp2p") {
+        return filter.to_owned();
+    }
+    format!("libp2p=warn,libp2p_swarm=warn,libp2p_gossipsub=error,{filter}")
+}

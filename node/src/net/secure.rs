@@ -1,0 +1,416 @@
+//! Connections become sessions: the handshake of `octomesh_protocol::session` as a libp2p upgrade.
+//!
+//! `/octomesh/pq/1` is the only way to another protocol. A node that can issue certificates also answers `/octomesh/join/1`, which
+//! ends in one exchange and never in a session.
+use std::{fmt, io, iter, option, pin::Pin, sync::Arc, time::Duration};
+
+use futures::{AsyncRead, AsyncWrite, FutureExt as _};
+use libp2p::{
+    PeerId,
+    core::upgrade::{InboundConnectionUpgrade, OutboundConnectionUpgrade, UpgradeInfo},
+};
+use multistream_select::NegotiationError;
+use octomesh_protocol::{
+    id::{MeshId, NodeId, NodeName},
+    join::JoinRequestError,
+    limits,
+    session::{
+        self,
+        handshake::{
+            AwaitHello, HandshakeError, Initiator, InitiatorRandom, MESSAGE_1_BYTES, MESSAGE_2_OVERHEAD,
+            MESSAGE_3_OVERHEAD, Params, ResponderRandom, Split, StaticKey,
+        },
+        secret::{MeshSecret, PreSharedKey},
+    },
+    trust::{
+        CLOCK_TOLERANCE_S, Certificate, CertificateChain, IdentityError, NodeIdentity, Side, VerifiedPeer,
+        identity_payload,
+    },
+};
+use tokio::{
+    sync::mpsc,
+    time::{Instant, timeout},
+};
+use zeroize::Zeroizing;
+
+use crate::{
+    app::clock::{Clock, EntropyError},
+    net::join::JoinService,
+};
+
+pub(super) mod message;
+mod stream;
+
+pub(crate) use stream::SecureStream;
+pub(super) use stream::Traffic;
+
+/// A stranger that says nothing holds a place for this long.
+const FIRST_MESSAGE: Duration = Duration::from_secs(2);
+/// A handshake takes 1 ms of work and one and a half round trips; this allows for lost packets.
+pub(super) const HANDSHAKE: Duration = Duration::from_secs(5);
+
+/// Told to the owner of the swarm just before libp2p reports the connection.
+#[derive(Debug)]
+pub(crate) struct SessionOpened {
+    /// Who is there.
+    pub(crate) peer: NodeId,
+    /// What it may be.
+    pub(crate) certificate: Certificate,
+    /// Whether this side dialled.
+    pub(crate) outbound: bool,
+    /// Bytes received, ciphertext and all.
+    pub(crate) bytes_in: Arc<std::sync::atomic::AtomicU64>,
+    /// Bytes sent, ciphertext and all.
+    pub(crate) bytes_out: Arc<std::sync::atomic::AtomicU64>,
+    /// How long the handshake took.
+    pub(crate) handshake: Duration,
+}
+
+/// Why a connection did not become a session.
+#[derive(Debug, thiserror::Error, strum::IntoStaticStr)]
+#[strum(serialize_all = "snake_case")]
+#[non_exhaustive]
+pub(crate) enum SecureError {
+    /// The peer offers no suite of ours.
+    #[error(
+        "the other side offers no post-quantum session ({}): it is another program, or a classical-only peer",
+        session::PROTOCOL
+    )]
+    ClassicalOnly,
+    /// The connection ended, or something else was said, while both sides looked for a protocol.
+    #[error(
+        "the other side chose no post-quantum session ({}); it is another program, a classical-only peer, or it broke off: {}",
+        session::PROTOCOL,
+        .0
+    )]
+    NoNegotiation(String),
+    /// Message 1 does not open with the mesh secret.
+    #[error("the other side has another mesh secret or is no member of mesh {}", .0.short())]
+    WrongMeshSecret(MeshId),
+    /// The responder hung up on message 1.
+    #[error(
+        "the other side ended the handshake: it has another mesh secret, or this node is no member of its mesh"
+    )]
+    HungUp,
+    /// A later message is wrong.
+    #[error("handshake: {0}")]
+    Handshake(#[from] HandshakeError),
+    /// The peer is no member.
+    #[error("the other side's identity is refused: {0}")]
+    Identity(#[from] IdentityError),
+    /// The own address was dialled.
+    #[error("connected to this node itself")]
+    SelfDial,
+    /// The peer was too slow.
+    #[error("handshake took longer than {} s", HANDSHAKE.as_secs())]
+    Timeout,
+    /// More sessions open at once than their owner can take in.
+    #[error("too many sessions open at once")]
+    Busy,
+    /// The connection failed.
+    #[error("connection: {0}")]
+    Io(io::Error),
+    /// No randomness, no handshake.
+    #[error(transparent)]
+    Entropy(#[from] EntropyError),
+    /// A machine with a ticket was answered; such a connection ends here.
+    #[error("{name} ({}) joined or was refused with a reason; this connection is done", node.short())]
+    JoinServed {
+        /// Who asked.
+        node: NodeId,
+        /// The name it asked for.
+        name: NodeName,
+    },
+    /// A machine with a ticket that is not open here.
+    #[error("a machine tried to join with a ticket that is not open here")]
+    JoinUnknownTicket,
+    /// A machine with a ticket whose request is wrong.
+    #[error("a machine tried to join: {0}")]
+    JoinRequest(#[from] JoinRequestError),
+    /// The peer offered only to take a ticket where a session was wanted.
+    #[error("the other side takes tickets and no sessions")]
+    JoinOnly,
+}
+
+impl From<io::Error> for SecureError {
+    fn from(error: io::Error) -> Self {
+        // A lazy negotiation fails at the first read, inside an I/O error.
+        let negotiation = error.get_ref().and_then(|inner| inner.downcast_ref::<NegotiationError>());
+        match negotiation {
+            Some(NegotiationError::Failed) => Self::ClassicalOnly,
+            _ => Self::Io(error),
+        }
+    }
+}
+
+/// What a failed dial or an incoming connection's failure means, for a person: the innermost error that this module made, or
+/// that a peer speaks none of its protocols.
+pub(crate) fn explain(error: &(dyn std::error::Error + 'static)) -> String {
+    let mut innermost = error;
+    loop {
+        if let Some(secure) = innermost.downcast_ref::<SecureError>() {
+            return secure.to_string();
+        }
+        match innermost.downcast_ref::<NegotiationError>() {
+            Some(NegotiationError::Failed) => return SecureError::ClassicalOnly.to_string(),
+            Some(NegotiationError::ProtocolError(cause)) => {
+                return SecureError::NoNegotiation(cause.to_string()).to_string();
+            }
+            None => {}
+        }
+        // An I/O error shows the source of what it holds, not what it holds.
+        let held = innermost.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
+        innermost = match held.map(|held| held as &(dyn std::error::Error + 'static)).or(innermost.source()) {
+            Some(next) => next,
+            None => return innermost.to_string(),
+        };
+    }
+}
+
+/// What this node brings to every handshake.
+pub(crate) struct SecureConfig {
+    identity: Arc<NodeIdentity>,
+    chain: CertificateChain,
+    mesh: MeshId,
+    params: Params,
+    static_key: StaticKey,
+    clock: Arc<dyn Clock>,
+    sessions: mpsc::Sender<SessionOpened>,
+}
+
+impl fmt::Debug for SecureConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SecureConfig")
+            .field("identity", &self.identity)
+            .field("mesh", &self.mesh)
+            .finish_non_exhaustive()
+    }
+}
+
+impl SecureConfig {
+    /// For the node `identity` with the certificates `chain`; draws the Noise static key, which lives as long as this.
+    ///
+    /// # Errors
+    /// [`EntropyError`].
+    pub(crate) fn new(
+        identity: Arc<NodeIdentity>,
+        chain: CertificateChain,
+        mesh_secret: &MeshSecret,
+        clock: Arc<dyn Clock>,
+        sessions: mpsc::Sender<SessionOpened>,
+    ) -> Result<Self, EntropyError> {
+        let mesh = chain.root().mesh_id();
+        let mut secret = Zeroizing::new([0; 32]);
+        clock.fill(&mut *secret)?;
+        let static_key = StaticKey::from_secret(*secret);
+        let params =
+            Params::new(PreSharedKey::from(mesh_secret), session::prologue(mesh), static_key.clone());
+        Ok(Self { identity, chain, mesh, params, static_key, clock, sessions })
+    }
+
+    pub(super) fn mesh(&self) -> MeshId {
+        self.mesh
+    }
+
+    pub(super) fn static_key(&self) -> StaticKey {
+        self.static_key.clone()
+    }
+
+    pub(super) fn responder_random(&self) -> Result<ResponderRandom, EntropyError> {
+        let mut bytes = Zeroizing::new([0; ResponderRandom::BYTES]);
+        self.clock.fill(&mut *bytes)?;
+        Ok(ResponderRandom::from_bytes(&bytes))
+    }
+
+    /// The own identity payload.
+    pub(super) fn payload(
+        &self,
+        side: Side,
+        transcript: session::handshake::TranscriptHash,
+    ) -> Result<Vec<u8>, SecureError> {
+        let now = self.clock.unix();
+        Ok(identity_payload::build(&self.identity, &self.chain, side, transcript, now)?)
+    }
+
+    fn check(
+        &self,
+        side: Side,
+        received: &session::handshake::Received,
+    ) -> Result<VerifiedPeer, SecureError> {
+        let now = self.clock.unix();
+        let peer = identity_payload::verify(
+            &received.payload,
+            side,
+            received.transcript,
+            self.mesh,
+            now,
+            CLOCK_TOLERANCE_S,
+        )?;
+        if peer.node == self.identity.node_id() { Err(SecureError::SelfDial) } else { Ok(peer) }
+    }
+
+    async fn initiate<T>(&self, io: &mut T) -> Result<(VerifiedPeer, Split), SecureError>
+    where
+        T: AsyncRead + AsyncWrite + Unpin,
+    {
+        let mut bytes = Zeroizing::new([0; InitiatorRandom::BYTES]);
+        self.clock.fill(&mut *bytes)?;
+        let (state, first) = Initiator::start(&self.params, InitiatorRandom::from_bytes(&bytes))?;
+        message::send(io, &first).await?;
+        let second = message::receive(io, MESSAGE_2_OVERHEAD..=limits::HANDSHAKE_MESSAGE_BYTES)
+            .await
+            .map_err(hung_up)?;
+        let (state, received) = state.read(&second)?;
+        let peer = self.check(Side::Responder, &received)?;
+        let (third, split) = state.write(|transcript| self.payload(Side::Initiator, transcript))?;
+        message::send(io, &third).await?;
+        Ok((peer, split))
+    }
+
+    async fn respond<T>(&self, io: &mut T) -> Result<(VerifiedPeer, Split), SecureError>
+    where
+        T: AsyncRead + AsyncWrite + Unpin,
+    {
+        let first = first_message(io).await?;
+        let state = AwaitHello::new(&self.params).read(&first).map_err(|error| match error {
+            HandshakeError::Authentication => SecureError::WrongMeshSecret(self.mesh),
+            other => SecureError::Handshake(other),
+        })?;
+        let random = self.responder_random()?;
+        let (second, state) = state.write(random, |transcript| self.payload(Side::Responder, transcript))?;
+        message::send(io, &second).await?;
+        let third = message::receive(io, MESSAGE_3_OVERHEAD..=limits::HANDSHAKE_MESSAGE_BYTES).await?;
+        let (received, split) = state.read(&third)?;
+        let peer = self.check(Side::Initiator, &received)?;
+        Ok((peer, split))
+    }
+
+    async fn secure<T>(&self, mut io: T, outbound: bool) -> Result<(PeerId, SecureStream<T>), SecureError>
+    where
+        T: AsyncRead + AsyncWrite + Unpin,
+    {
+        let (peer, split, traffic) = self.authenticate(&mut io, outbound).await?;
+        Ok((peer, SecureStream::new(io, &split, traffic)))
+    }
+
+    /// The handshake, and the announcement of its result.
+    pub(super) async fn authenticate<T>(
+        &self,
+        io: &mut T,
+        outbound: bool,
+    ) -> Result<(PeerId, Split, Traffic), SecureError>
+    where
+        T: AsyncRead + AsyncWrite + Unpin,
+    {
+        let began = Instant::now();
+        let handshake = async { if outbound { self.initiate(io).await } else { self.respond(io).await } };
+        let (peer, split) = timeout(HANDSHAKE, handshake).await.map_err(|_| SecureError::Timeout)??;
+        let peer_id = PeerId::from_bytes(&peer.node.to_peer_id_bytes())
+            .map_err(|_| SecureError::Identity(IdentityError::Signature))?;
+        let traffic = Traffic::default();
+        let opened = SessionOpened {
+            peer: peer.node,
+            certificate: peer.certificate,
+            outbound,
+            bytes_in: traffic.bytes_in.clone(),
+            bytes_out: traffic.bytes_out.clone(),
+            handshake: began.elapsed(),
+        };
+        self.sessions.try_send(opened).map_err(|_| SecureError::Busy)?;
+        Ok((peer_id, split, traffic))
+    }
+}
+
+/// Message 1, for which a stranger has less time than a member has for the rest.
+pub(super) async fn first_message<T: AsyncRead + Unpin>(io: &mut T) -> Result<Vec<u8>, SecureError> {
+    let message = timeout(FIRST_MESSAGE, message::receive(io, MESSAGE_1_BYTES..=MESSAGE_1_BYTES)).await;
+    Ok(message.map_err(|_| SecureError::Timeout)??)
+}
+
+/// A responder that does not like message 1 hangs up without a word.
+fn hung_up(error: io::Error) -> SecureError {
+    match error.kind() {
+        io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe => {
+            SecureError::HungUp
+        }
+        _ => error.into(),
+    }
+}
+
+/// The upgrade of every connection, both ways.
+#[derive(Debug, Clone)]
+pub(crate) struct Security {
+    config: Arc<SecureConfig>,
+    join: Option<JoinService>,
+}
+
+impl Security {
+    /// With `join`, incoming connections may also ask to join.
+    ///
+    /// libp2p asks one type what it offers in both directions; a dialler therefore names the join protocol last, and refuses it
+    /// should a peer pick it.
+    pub(crate) fn new(config: Arc<SecureConfig>, join: Option<JoinService>) -> Self {
+        Self { config, join }
+    }
+
+    #[cfg(any(test, feature = "testing"))]
+    pub(super) fn config(&self) -> &Arc<SecureConfig> {
+        &self.config
+    }
+}
+
+impl UpgradeInfo for Security {
+    type Info = &'static str;
+    type InfoIter = iter::Chain<iter::Once<&'static str>, option::IntoIter<&'static str>>;
+
+    fn protocol_info(&self) -> Self::InfoIter {
+        let join = self.join.as_ref().map(|_| octomesh_protocol::join::PROTOCOL);
+        iter::once(session::PROTOCOL).chain(join)
+    }
+}
+
+type Upgrading<T> = Pin<Box<dyn Future<Output = Result<(PeerId, SecureStream<T>), SecureError>> + Send>>;
+
+impl<T> InboundConnectionUpgrade<T> for Security
+where
+    T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    type Output = (PeerId, SecureStream<T>);
+    type Error = SecureError;
+    type Future = Upgrading<T>;
+
+    fn upgrade_inbound(self, io: T, info: &'static str) -> Self::Future {
+        async move {
+            match self.join {
+                Some(join) if info == octomesh_protocol::join::PROTOCOL => {
+                    Err(join.serve(&self.config, io).await)
+                }
+                _ => self.config.secure(io, false).await,
+            }
+        }
+        .boxed()
+    }
+}
+
+impl<T> OutboundConnectionUpgrade<T> for Security
+where
+    T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    type Output = (PeerId, SecureStream<T>);
+    type Error = SecureError;
+    type Future = Upgrading<T>;
+
+    fn upgrade_outbound(self, io: T, info: &'static str) -> Self::Future {
+        async move {
+            if info == session::PROTOCOL {
+                self.config.secure(io, true).await
+            } else {
+                Err(SecureError::JoinOnly)
+            }
+        }
+        .boxed()
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests;

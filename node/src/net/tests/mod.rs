@@ -1,0 +1,105 @@
+//! Real drivers over both transports, and the parts of a peer that does not keep to the rules.
+mod conformance;
+mod hostile;
+
+use std::{sync::Arc, time::Duration};
+
+use octomesh_protocol::id::NodeId;
+use tokio::{sync::mpsc, task::JoinSet};
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    NetConfig, NetEvent, NetHandle, StepListener, TransportKind,
+    driver::start,
+    secure::{Security, tests::member},
+};
+use crate::metrics::NodeMetrics;
+
+const NOW: u64 = 1_800_000_000;
+/// Nothing in these tests takes a tenth of this.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A driver with its task, as the rooms above would hold it.
+pub(crate) struct Peer {
+    pub(crate) node: NodeId,
+    pub(crate) handle: NetHandle,
+    pub(crate) events: mpsc::Receiver<NetEvent>,
+    pub(crate) steps: StepListener,
+    pub(crate) address: String,
+    pub(crate) metrics: NodeMetrics,
+    pub(super) security: Security,
+    stop: CancellationToken,
+    tasks: JoinSet<()>,
+}
+
+/// A member of the one mesh of these tests, listening at `listen`: `memory:0` or `127.0.0.1:0`.
+pub(crate) async fn peer(seed: u8, listen: &str) -> Peer {
+    let member = member(1, 1, seed, NOW, None);
+    let kind = if listen.starts_with("memory:") { TransportKind::Memory } else { TransportKind::Tcp };
+    let metrics = NodeMetrics::new("test").unwrap();
+    let node = member.node();
+    let network = start(NetConfig {
+        seed: zeroize::Zeroizing::new(*member.identity.expose_seed()),
+        transport: kind,
+        security: member.security.clone(),
+        plaintext: false,
+        opened: member.opened,
+        listen: vec![listen.to_owned()],
+        metrics: metrics.net.clone(),
+    })
+    .await
+    .unwrap();
+    let (stop, mut tasks) = (CancellationToken::new(), JoinSet::new());
+    tasks.spawn(network.driver.run(stop.clone()));
+    Peer {
+        node,
+        handle: network.handle,
+        events: network.events,
+        steps: network.steps,
+        address: network.listening[0].clone(),
+        metrics,
+        security: member.security,
+        stop,
+        tasks,
+    }
+}
+
+impl Peer {
+    /// The first event that `pick` makes something of; others are dropped.
+    pub(crate) async fn wait<T>(&mut self, mut pick: impl FnMut(NetEvent) -> Option<T>) -> T {
+        let found = async {
+            loop {
+                if let Some(found) = pick(self.events.recv().await.expect("the driver runs")) {
+                    return found;
+                }
+            }
+        };
+        tokio::time::timeout(PATIENCE, found).await.expect("the event comes")
+    }
+
+    /// Dials `other` until both have told of the session.
+    pub(crate) async fn connect(&mut self, other: &mut Self) {
+        assert!(self.handle.dial(Some(other.node), vec![other.address.clone()]));
+        let (a, b) = (self.node, other.node);
+        let here = self.wait(|e| matches!(e, NetEvent::Connected { node, .. } if node == b).then_some(()));
+        let there = other.wait(|e| matches!(e, NetEvent::Connected { node, .. } if node == a).then_some(()));
+        tokio::join!(here, there);
+    }
+
+    /// Ends the driver in order and waits for it.
+    pub(crate) async fn stop(mut self) {
+        self.stop.cancel();
+        let ended = async { while self.tasks.join_next().await.is_some() {} };
+        tokio::time::timeout(PATIENCE, ended).await.expect("the driver ends");
+    }
+
+    /// Drops the driver where it stands, as a kill would.
+    pub(crate) fn kill(mut self) {
+        self.tasks.abort_all();
+    }
+}
+
+/// The security of a peer that dials by hand.
+fn config(peer: &Peer) -> Arc<super::secure::SecureConfig> {
+    Arc::clone(peer.security.config())
+}

@@ -1,0 +1,199 @@
+//! The handshake against itself, against the `snow` crate in both roles, and the primitives against public values.
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic, reason = "a test fails by panicking")]
+use hex_literal::hex;
+use ml_kem::{
+    DecapsulationKey768,
+    kem::{Decapsulate as _, KeyExport as _},
+};
+use octomesh_protocol::session::{
+    handshake::{
+        AwaitHello, HandshakeError, Initiator, MESSAGE_1_BYTES, MESSAGE_2_OVERHEAD, MESSAGE_3_OVERHEAD,
+        StaticKey, TranscriptHash,
+    },
+    record::{MAX_BODY_BYTES, Opener, Record, RecordLimits, Sealer},
+};
+use sha2::{Digest as _, Sha256};
+
+mod snow_oracle;
+mod support;
+use support::{PAYLOAD_I, PAYLOAD_R, initiator_random, params, responder_random, run};
+
+#[test]
+fn what_one_side_sends_the_other_receives() {
+    let ran = run(7, 7, None).unwrap();
+    assert_eq!(ran.initiator.send, ran.responder.receive);
+    assert_eq!(ran.initiator.receive, ran.responder.send);
+    assert_ne!(ran.initiator.send, ran.initiator.receive);
+    assert_eq!(ran.initiator.rekey_secret, ran.responder.rekey_secret);
+    assert_eq!(ran.initiator.hash, ran.responder.hash);
+    assert_eq!(ran.initiator.remote_static, *StaticKey::from_secret([2; 32]).public());
+    let lengths = ran.messages.each_ref().map(Vec::len);
+    assert_eq!(
+        lengths,
+        [MESSAGE_1_BYTES, MESSAGE_2_OVERHEAD + PAYLOAD_R.len(), MESSAGE_3_OVERHEAD + PAYLOAD_I.len()]
+    );
+    assert_eq!(MESSAGE_1_BYTES, 1248);
+}
+
+#[test]
+fn a_wrong_secret_is_refused_at_message_1() {
+    let (_, first) = Initiator::start(&params(7, 1), initiator_random(3)).unwrap();
+    let error = AwaitHello::new(&params(8, 2)).read(&first).unwrap_err();
+    assert_eq!(error, HandshakeError::Authentication);
+}
+
+#[test]
+fn every_changed_byte_of_the_handshake_is_caught() {
+    let lengths = run(7, 7, None).unwrap().messages.map(|m| m.len());
+    for (number, length) in lengths.into_iter().enumerate() {
+        // All of the short message, a stride of the long ones that meets every field.
+        let stride = if number == 2 { 1 } else { 11 };
+        for at in (0..length).step_by(stride) {
+            assert!(run(7, 7, Some((number, at))).is_err(), "message {number}, byte {at}");
+        }
+    }
+}
+
+#[test]
+fn a_first_message_of_one_session_does_not_finish_another() {
+    let payload = |_: TranscriptHash| Ok::<_, HandshakeError>(b"x".to_vec());
+    let (state_a, _) = Initiator::start(&params(7, 1), initiator_random(3)).unwrap();
+    let (_, replayed) = Initiator::start(&params(7, 1), initiator_random(5)).unwrap();
+    let (second, _) =
+        AwaitHello::new(&params(7, 2)).read(&replayed).unwrap().write(responder_random(4), payload).unwrap();
+    assert_eq!(state_a.read(&second).unwrap_err(), HandshakeError::Authentication);
+}
+
+/// Frozen: all randomness fixed, `psk` and prologue as in `support`. `snow` gives the same messages, hash
+/// and keys in the two tests below.
+#[test]
+fn our_own_psk0_vector() {
+    let ran = run(7, 7, None).unwrap();
+    let hex = |bytes: &[u8]| data_encoding::HEXLOWER.encode(bytes);
+    assert_eq!(
+        hex(&Sha256::digest(ran.messages.concat())),
+        "d3137b0951cfbfec189dc55d65573b20b33caa3caf6a3864c57ff7ff68fad08b"
+    );
+    assert_eq!(
+        hex(ran.initiator.hash.as_bytes()),
+        "36c1120bb5881058460f57fbf96a6aff07b7928f6a87c85651c8cb60917b2349"
+    );
+    assert_eq!(
+        hex(ran.initiator.send.expose()),
+        "494a4d7230f0e4607a85bbf787ce1027318f40c46e69d06989f97b0d36e98d59"
+    );
+    assert_eq!(
+        hex(ran.initiator.receive.expose()),
+        "fb17072211230edb3e4bef1965a6a0b0cc41e2ee5dd9dc1dacf0d0effd7056c9"
+    );
+    assert_eq!(
+        hex(ran.initiator.rekey_secret.expose()),
+        "6e7c98839398c44f5d40d642f39bc3dda79ad164b680b81a5f3b8dcbf0098593"
+    );
+}
+
+#[test]
+fn snow_answers_us() {
+    let (mut out, mut payload) = (vec![0; 4096], vec![0; 4096]);
+    let mut snow = snow_oracle::builder(&[2; 32], &[7; 32], 4).build_responder().unwrap();
+    let (state, first) = Initiator::start(&params(7, 1), initiator_random(3)).unwrap();
+    snow.read_message(&first, &mut payload).unwrap();
+    let length = snow.write_message(PAYLOAD_R, &mut out).unwrap();
+    // Same keys and randomness: not only compatible, but the same bytes as the frozen vector.
+    assert_eq!(out[..length], run(7, 7, None).unwrap().messages[1]);
+    let (state, received) = state.read(&out[..length]).unwrap();
+    assert_eq!(received.payload, PAYLOAD_R);
+    let (third, split) = state.write(|_| Ok::<_, HandshakeError>(PAYLOAD_I.to_vec())).unwrap();
+    let length = snow.read_message(&third, &mut payload).unwrap();
+    assert_eq!(&payload[..length], PAYLOAD_I);
+    assert_eq!(snow.get_handshake_hash(), split.hash.as_bytes());
+    assert_eq!(snow.get_remote_static().unwrap(), StaticKey::from_secret([1; 32]).public());
+    let (to_responder, to_initiator) = snow.dangerously_get_raw_split();
+    assert_eq!((&to_responder, &to_initiator), (split.send.expose(), split.receive.expose()));
+}
+
+#[test]
+fn we_answer_snow() {
+    let (mut out, mut payload) = (vec![0; 4096], vec![0; 4096]);
+    let mut snow = snow_oracle::builder(&[1; 32], &[7; 32], 3).build_initiator().unwrap();
+    let length = snow.write_message(&[], &mut out).unwrap();
+    let messages = run(7, 7, None).unwrap().messages;
+    assert_eq!(out[..length], messages[0]);
+    let state = AwaitHello::new(&params(7, 2)).read(&out[..length]).unwrap();
+    let (second, state) =
+        state.write(responder_random(4), |_| Ok::<_, HandshakeError>(PAYLOAD_R.to_vec())).unwrap();
+    let length = snow.read_message(&second, &mut payload).unwrap();
+    assert_eq!(&payload[..length], PAYLOAD_R);
+    let length = snow.write_message(PAYLOAD_I, &mut out).unwrap();
+    assert_eq!(out[..length], messages[2]);
+    let (received, split) = state.read(&out[..length]).unwrap();
+    assert_eq!(received.payload, PAYLOAD_I);
+    assert_eq!(snow.get_handshake_hash(), split.hash.as_bytes());
+    let (to_responder, to_initiator) = snow.dangerously_get_raw_split();
+    assert_eq!((&to_responder, &to_initiator), (split.receive.expose(), split.send.expose()));
+}
+
+/// The accumulated answer of ML-KEM-768 over 100 rounds of key generation, encapsulation, decapsulation and rejection, with all
+/// input drawn from SHAKE-128 of nothing.
+#[test]
+fn ml_kem_accumulated_answer() {
+    use shake::{
+        Shake128,
+        digest::{ExtendableOutput as _, Update as _, XofReader as _},
+    };
+    let mut source = Shake128::default().finalize_xof();
+    let mut accumulated = Shake128::default();
+    for _ in 0..100 {
+        let mut seed = [0; 64];
+        source.read(&mut seed);
+        let key = DecapsulationKey768::from_seed(seed.into());
+        let public = key.encapsulation_key();
+        accumulated.update(&public.to_bytes());
+        let mut random = [0; 32];
+        source.read(&mut random);
+        let (ciphertext, shared) = public.encapsulate_deterministic(&random.into());
+        accumulated.update(&ciphertext);
+        accumulated.update(&shared);
+        assert_eq!(key.decapsulate(&ciphertext), shared);
+        let mut junk = [0; 1088];
+        source.read(&mut junk);
+        accumulated.update(&key.decapsulate(&junk.into()));
+    }
+    let mut answer = [0; 32];
+    accumulated.finalize_xof().read(&mut answer);
+    assert_eq!(answer, hex!("1114b1b6699ed191734fa339376afa7e285c9e6acf6ff0177d346696ce564415"));
+}
+
+/// RFC 7748, section 5.2, first vector.
+#[test]
+fn x25519_of_the_rfc() {
+    let shared = x25519_dalek::x25519(
+        hex!("a546e36bf0527c9d3b16154b82465edd62144c0ac1fc5a18506a2244ba449ac4"),
+        hex!("e6db6867583030db3594c1a424b15f7c726624ec26b3353b10a903a6d0ab1c4c"),
+    );
+    assert_eq!(shared, hex!("c3da55379de9c6908e94ea4df28d084f32eccf03491c71f754b4075577a28552"));
+}
+
+fn sealed(sealer: &mut Sealer, body: &[u8]) -> Vec<u8> {
+    let mut record = vec![0; 3];
+    record.extend_from_slice(body);
+    sealer.seal(&mut record).unwrap();
+    record
+}
+
+#[test]
+fn records_between_the_two_sides() {
+    let ran = run(7, 7, None).unwrap();
+    let mut sealer = Sealer::new(&ran.initiator.send, RecordLimits::default());
+    let mut opener = Opener::new(&ran.responder.receive, RecordLimits::default());
+    for body in [&b""[..], b"a", &vec![5; MAX_BODY_BYTES]] {
+        let record = sealed(&mut sealer, body);
+        let (prefix, rest) = record.split_first_chunk::<2>().unwrap();
+        assert_eq!(Opener::sealed_bytes(*prefix).unwrap(), rest.len());
+        assert_eq!(opener.open(&mut rest.to_vec()).unwrap(), Record::Data(body));
+    }
+    // A record sent back to where it came from.
+    let record = sealed(&mut sealer, b"mirror");
+    let mut own = Opener::new(&ran.initiator.receive, RecordLimits::default());
+    assert!(own.open(&mut record[2..].to_vec()).is_err());
+}

@@ -1,0 +1,280 @@
+//! The node's side of a program: start the launcher, feed it, read its pipes, stop it in time.
+use std::{
+    collections::{BTreeMap, VecDeque},
+    path::PathBuf,
+    process::{ExitStatus, Stdio},
+    time::Duration,
+};
+
+use octomesh_protocol::step::EventKind;
+use tokio::{
+    io::{AsyncRead, AsyncReadExt, AsyncWriteExt},
+    process::{Child, ChildStdin, Command},
+};
+use tokio_util::sync::CancellationToken;
+
+use super::{Launcher, limits::Limits, supervise::Spec};
+use crate::tool::{CallContext, EventSink, ToolError};
+
+pub(crate) use super::supervise::describe;
+
+/// Bytes kept of each of stdout and stderr: the head and the tail; what is between is counted and dropped.
+pub(crate) const KEPT_BYTES: usize = 256 * 1024;
+const HEAD_BYTES: usize = KEPT_BYTES / 4 * 3;
+const TAIL_BYTES: usize = KEPT_BYTES - HEAD_BYTES;
+/// The launcher needs up to 0.2 s of politeness and 4 s of killing.
+const STOP_LIMIT: Duration = Duration::from_secs(6);
+/// How long a pipe may stay open after the launcher has ended: only something that got away holds it.
+const PIPE_GRACE: Duration = Duration::from_secs(1);
+/// Bytes of one log line that is reported.
+const LINE_BYTES: usize = 1024;
+/// Log lines reported by one call; all of them are counted, and the tail is kept.
+const LINES: usize = 1000;
+
+/// A program to run.
+pub(crate) struct Program {
+    pub(crate) program: PathBuf,
+    pub(crate) args: Vec<String>,
+    pub(crate) env: BTreeMap<String, String>,
+    pub(crate) dir: PathBuf,
+    pub(crate) limits: Limits,
+    /// Written to its stdin, which is then closed.
+    pub(crate) input: Vec<u8>,
+    pub(crate) timeout: Duration,
+}
+
+/// What a pipe brought.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub(crate) struct Captured {
+    head: Vec<u8>,
+    tail: VecDeque<u8>,
+    pub(crate) total: u64,
+}
+
+impl Captured {
+    fn push(&mut self, mut bytes: &[u8]) {
+        self.total += bytes.len() as u64;
+        let room = HEAD_BYTES.saturating_sub(self.head.len()).min(bytes.len());
+        let (head, rest) = bytes.split_at(room);
+        self.head.extend_from_slice(head);
+        bytes = rest.get(rest.len().saturating_sub(TAIL_BYTES)..).unwrap_or_default();
+        self.tail.extend(bytes);
+        let over = self.tail.len().saturating_sub(TAIL_BYTES);
+        self.tail.drain(..over);
+    }
+
+    /// Whether something between head and tail was dropped.
+    pub(crate) fn truncated(&self) -> bool {
+        self.total > (self.head.len() + self.tail.len()) as u64
+    }
+
+    /// All that was kept, without a gap unless [`Captured::truncated`].
+    pub(crate) fn kept(&self) -> Vec<u8> {
+        self.head.iter().chain(&self.tail).copied().collect()
+    }
+
+    /// Head and tail.
+    pub(crate) fn parts(&self) -> (&[u8], Vec<u8>) {
+        (&self.head, self.tail.iter().copied().collect())
+    }
+
+    /// The last `max` bytes that were kept, as text.
+    pub(crate) fn last(&self, max: usize) -> String {
+        let kept = self.kept();
+        String::from_utf8_lossy(kept.get(kept.len().saturating_sub(max)..).unwrap_or_default())
+            .trim()
+            .to_owned()
+    }
+}
+
+/// A program that has ended, and everything that it started with it.
+pub(crate) struct Finished {
+    pub(crate) status: ExitStatus,
+    pub(crate) stdout: Captured,
+    pub(crate) stderr: Captured,
+}
+
+/// Runs a program. On cancel, deadline and timeout it returns when the whole tree is gone; when the future is dropped the
+/// launcher ends the tree by itself.
+pub(crate) async fn run(
+    launcher: &Launcher,
+    program: Program,
+    context: &CallContext,
+) -> Result<Finished, ToolError> {
+    let timeout = program.timeout;
+    let (mut child, lifeline) = spawn(launcher)?;
+    let stop = CancellationToken::new();
+    let ended = CancellationToken::new();
+    let stdout = child.stdout.take();
+    let stderr = child.stderr.take();
+    let feed = feed(lifeline, program, &stop);
+    let watch = async {
+        let (status, stdout, stderr) = tokio::join!(
+            async {
+                let status = child.wait().await;
+                ended.cancel();
+                status
+            },
+            capture(stdout, &ended, None),
+            capture(stderr, &ended, Some(&context.events)),
+        );
+        let status = status.map_err(|e| ToolError::Failed(format!("wait for the launcher: {e}")))?;
+        Ok(Finished { status, stdout, stderr })
+    };
+    let both = async {
+        tokio::pin!(feed, watch);
+        tokio::select! {
+            result = &mut watch => result,
+            () = &mut feed => watch.await,
+        }
+    };
+    tokio::pin!(both);
+    let why = tokio::select! {
+        biased;
+        result = &mut both => return result,
+        () = context.cancel.cancelled() => ToolError::Cancelled,
+        () = tokio::time::sleep_until(context.deadline) => ToolError::Timeout,
+        () = tokio::time::sleep(timeout) => ToolError::Timeout,
+    };
+    stop.cancel();
+    if tokio::time::timeout(STOP_LIMIT, both).await.is_err() {
+        tracing::warn!(step = %context.key, "a program did not end within {STOP_LIMIT:?}");
+    }
+    Err(why)
+}
+
+fn spawn(launcher: &Launcher) -> Result<(Child, ChildStdin), ToolError> {
+    let mut child = Command::new(&launcher.program)
+        .args(&launcher.args)
+        .arg("run")
+        .env_clear()
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        // Ctrl-C in the node's terminal is the node's business.
+        .process_group(0)
+        .spawn()
+        .map_err(|e| ToolError::Unavailable(format!("the launcher {}: {e}", launcher.program.display())))?;
+    match child.stdin.take() {
+        Some(stdin) => Ok((child, stdin)),
+        None => Err(ToolError::Unavailable("the launcher has no stdin".into())),
+    }
+}
+
+/// Says what to start, then holds the lifeline until `stop`.
+async fn feed(mut lifeline: ChildStdin, program: Program, stop: &CancellationToken) {
+    let Program { program, args, env, dir, limits, input, timeout: _ } = program;
+    let spec = Spec { program, args, env, dir, limits, input_bytes: input.len() };
+    let Ok(mut bytes) = serde_json::to_vec(&spec) else {
+        // A path that is not UTF-8. The launcher reads an empty line and says so.
+        return;
+    };
+    bytes.push(b'\n');
+    bytes.extend_from_slice(&input);
+    tokio::select! {
+        biased;
+        () = stop.cancelled() => {}
+        () = async {
+            if lifeline.write_all(&bytes).await.is_ok() {
+                std::future::pending::<()>().await;
+            }
+        } => {}
+    }
+    drop(lifeline);
+}
+
+async fn capture(
+    pipe: Option<impl AsyncRead + Unpin>,
+    ended: &CancellationToken,
+    log: Option<&EventSink>,
+) -> Captured {
+    let mut captured = Captured::default();
+    let Some(mut pipe) = pipe else { return captured };
+    let mut lines = Lines::default();
+    let mut buffer = vec![0u8; 64 * 1024];
+    let over = async {
+        ended.cancelled().await;
+        tokio::time::sleep(PIPE_GRACE).await;
+    };
+    tokio::pin!(over);
+    loop {
+        let read = tokio::select! {
+            read = pipe.read(&mut buffer) => read,
+            () = &mut over => break,
+        };
+        match read {
+            Ok(0) | Err(_) => break,
+            Ok(n) => {
+                let bytes = buffer.get(..n).unwrap_or_default();
+                captured.push(bytes);
+                if let Some(log) = log {
+                    lines.push(bytes, log);
+                }
+            }
+        }
+    }
+    if let Some(log) = log {
+        lines.flush(log);
+    }
+    captured
+}
+
+/// Cuts stderr into log lines.
+#[derive(Default)]
+struct Lines {
+    line: Vec<u8>,
+    sent: usize,
+}
+
+impl Lines {
+    fn push(&mut self, bytes: &[u8], log: &EventSink) {
+        for piece in bytes.split_inclusive(|b| *b == b'\n') {
+            if self.sent >= LINES {
+                return;
+            }
+            let room = LINE_BYTES.saturating_sub(self.line.len()).min(piece.len());
+            self.line.extend_from_slice(piece.get(..room).unwrap_or_default());
+            if piece.ends_with(b"\n") {
+                self.flush(log);
+            }
+        }
+    }
+
+    fn flush(&mut self, log: &EventSink) {
+        let line = String::from_utf8_lossy(&self.line).trim_end().to_owned();
+        self.line.clear();
+        if line.is_empty() || self.sent >= LINES {
+            return;
+        }
+        self.sent += 1;
+        log.send(EventKind::Log, line);
+        if self.sent == LINES {
+            log.send(EventKind::Log, "(further lines of stderr are not reported)");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn head_and_tail_are_kept_and_the_rest_is_counted() {
+        let mut captured = Captured::default();
+        captured.push(&vec![b'a'; HEAD_BYTES - 1]);
+        captured.push(b"bcd");
+        assert!(!captured.truncated());
+        assert!(captured.kept().ends_with(b"abcd"));
+        for _ in 0..100 {
+            captured.push(&[b'x'; 10_000]);
+        }
+        captured.push(b"end");
+        assert!(captured.truncated());
+        assert_eq!(captured.kept().len(), KEPT_BYTES);
+        assert_eq!(captured.total, (HEAD_BYTES + 2 + 1_000_000 + 3) as u64);
+        assert_eq!(captured.last(4), "xend");
+        let mut large = Captured::default();
+        large.push(&vec![b'y'; 1 << 20]);
+        assert_eq!((large.kept().len(), large.total), (KEPT_BYTES, 1 << 20));
+    }
+}

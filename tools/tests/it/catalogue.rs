@@ -1,0 +1,71 @@
+use std::sync::Arc;
+
+use octomesh_protocol::{card::ToolCard, id::NodeName};
+use octomesh_tools::{
+    builtin::{self, Catalogue, echo::Echo},
+    registry::Registry,
+    tool::Tool,
+};
+use serde_json::{Value, json};
+
+use crate::support::{Node, name};
+
+fn names(found: &Value) -> Vec<&str> {
+    found["tools"].as_array().unwrap().iter().map(|t| t["name"].as_str().unwrap()).collect()
+}
+
+#[tokio::test]
+async fn by_exact_name_and_by_words() {
+    let node = Node::new();
+    let one = node.ok("tool_info", json!({"query": "file_search"})).await;
+    assert_eq!(names(&one), ["file_search"]);
+    let tool = &one["tools"][0];
+    assert_eq!(tool["parameters"]["properties"]["query"]["type"], "string");
+    assert!(tool["examples"][0]["arguments"].is_object() && tool["description"].is_string());
+    let words = node.ok("tool_info", json!({"query": "count the words of a text", "max_results": 1})).await;
+    assert_eq!(names(&words), ["text_stats"]);
+}
+
+#[tokio::test]
+async fn nothing_found_is_said_and_limits_hold() {
+    let node = Node::new();
+    let none = node.ok("tool_info", json!({"query": "zzzqqq"})).await;
+    assert_eq!(none["tools"], json!([]));
+    assert!(none["hint"].as_str().unwrap().contains("other words"));
+    let all = node.ok("tool_info", json!({"query": "file text", "max_results": 1_000_000})).await;
+    assert!(names(&all).len() <= 11);
+    assert!(names(&node.ok("tool_info", json!({"query": "file"})).await).len() <= 5);
+    for bad in [json!(0), json!(-1), json!("5"), json!(1.5)] {
+        let (code, message) = node.err("tool_info", json!({"query": "file", "max_results": bad})).await;
+        assert!(code == "invalid_arguments" && message.contains("`max_results`"), "{message}");
+    }
+}
+
+/// A mesh with many large cards.
+struct Mesh(Vec<(Arc<ToolCard>, Vec<NodeName>)>);
+
+impl Catalogue for Mesh {
+    fn cards(&self) -> Vec<(Arc<ToolCard>, Vec<NodeName>)> {
+        self.0.clone()
+    }
+}
+
+#[tokio::test]
+async fn the_whole_mesh_is_searched_and_the_result_fits() {
+    let cards = (0..40)
+        .map(|i| {
+            let mut card = (**Echo::new().unwrap().card()).clone();
+            card.name = name(&format!("lamp_{i}"));
+            card.description = format!("Switches lamp {i}. {}", "Long. ".repeat(4000));
+            (Arc::new(card), vec![NodeName::parse("attic").unwrap()])
+        })
+        .collect();
+    let mut node = Node::new();
+    node.registry = Registry::new();
+    builtin::register_all(&node.registry, Arc::new(Mesh(cards))).unwrap();
+    let found = node.ok("tool_info", json!({"query": "switch a lamp", "max_results": 50})).await;
+    let count = names(&found).len();
+    assert!((5..40).contains(&count), "{count}");
+    assert_eq!(found["tools"][0]["nodes"], json!(["attic"]));
+    assert!(found["hint"].is_string());
+}
