@@ -1,4 +1,4 @@
-//! The binary. Two hidden first arguments make it something smaller than the node.
+//! The binary. Three hidden first arguments make it something smaller than the node.
 use std::{ffi::OsString, process::ExitCode};
 
 fn main() -> ExitCode {
@@ -7,6 +7,10 @@ fn main() -> ExitCode {
         // Starts a process tool within its limits; before any thread or runtime exists.
         Some((first, rest)) if first == octomesh_tools::sandbox::LAUNCH_ARGUMENT => {
             octomesh_tools::sandbox::launcher_main(rest)
+        }
+        // A stage between the launcher and a tool's program.
+        Some((first, rest)) if first == octomesh_tools::sandbox::SANDBOX_INIT_ARGUMENT => {
+            octomesh_tools::sandbox::sandbox_init_main(rest)
         }
         // The demo's own process tool.
         Some((first, _)) if first == octomesh::cli::DEMO_RENDER_ARGUMENT => octomesh::cli::demo_render(),

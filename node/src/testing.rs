@@ -1,6 +1,7 @@
 //! Nodes inside a test's process. Not semver, and not in any program: only with the feature `testing`.
 use std::{net::SocketAddr, path::Path, sync::Arc, time::Duration};
 
+use octomesh_tools::sandbox::Launcher;
 use serde_json::Value;
 
 use crate::{
@@ -95,6 +96,8 @@ impl TestNode {
             listen,
             plaintext,
             warnings: loaded.warnings,
+            // The test program is no launcher: this node starts no programs.
+            launcher: Launcher { program: "/bin/false".into(), args: Vec::new() },
         })
         .await
         .map_err(text)?;

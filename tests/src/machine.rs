@@ -101,7 +101,9 @@ impl Machine {
         fs::create_dir_all(&tools).unwrap();
         fs::write(staging.join("run.sh"), format!("#!/bin/sh\n{script}\n")).unwrap();
         fs::set_permissions(staging.join("run.sh"), fs::Permissions::from_mode(0o755)).unwrap();
-        let text = format!("name = \"{name}\"\ndescription = \"Test tool {name}\"\ncommand = [\"./run.sh\"]\n{manifest}\n");
+        let text = format!(
+            "name = \"{name}\"\ndescription = \"Test tool {name}\"\ncommand = [\"./run.sh\"]\n{manifest}\n"
+        );
         fs::write(staging.join("tool.toml"), text).unwrap();
         fs::rename(staging, tools.join(name)).unwrap();
     }
@@ -226,9 +228,13 @@ impl Machine {
                 return Err(format!("sees {seen:?}"));
             }
             let tools = self.json(&["tools", "--all"]);
-            let of = |name: &str| tools["tools"].as_array().unwrap().iter().any(|t| {
-                t["nodes"].as_array().unwrap().iter().any(|n| n == name)
-            });
+            let of = |name: &str| {
+                tools["tools"]
+                    .as_array()
+                    .unwrap()
+                    .iter()
+                    .any(|t| t["nodes"].as_array().unwrap().iter().any(|n| n == name))
+            };
             names.iter().all(|n| of(n)).then_some(()).ok_or_else(|| format!("cards are missing: {tools}"))
         });
     }

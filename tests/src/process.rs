@@ -2,7 +2,10 @@
 use std::{
     fs::{self, File},
     io::Write,
-    os::unix::process::{CommandExt, ExitStatusExt},
+    os::unix::{
+        fs::MetadataExt,
+        process::{CommandExt, ExitStatusExt},
+    },
     path::{Path, PathBuf},
     process::{Child, Command, ExitStatus, Stdio},
     time::Duration,
@@ -84,7 +87,9 @@ impl Running {
     /// When it does not end within `patience`.
     pub fn wait(&mut self, patience: Duration) -> Done {
         let what = format!("the end of {}", self.name);
-        let status = wait_within(patience, &what, || self.ended().ok_or_else(|| format!("{}\n{}", self.out(), self.err())));
+        let status = wait_within(patience, &what, || {
+            self.ended().ok_or_else(|| format!("{}\n{}", self.out(), self.err()))
+        });
         Done {
             code: status.code().unwrap_or_else(|| -status.signal().unwrap_or(0)),
             out: self.out(),
@@ -149,8 +154,9 @@ impl Done {
     /// # Panics
     /// When there is anything else.
     pub fn json(&self) -> Value {
-        let value: Value = serde_json::from_str(&self.out)
-            .unwrap_or_else(|e| panic!("not one JSON object: {e}\nstdout: {}\nstderr: {}", self.out, self.err));
+        let value: Value = serde_json::from_str(&self.out).unwrap_or_else(|e| {
+            panic!("not one JSON object: {e}\nstdout: {}\nstderr: {}", self.out, self.err)
+        });
         assert!(value.is_object(), "not an object: {}", self.out);
         value
     }
@@ -168,7 +174,12 @@ impl Done {
     }
 }
 
-/// Processes that have `text` in their command line, or `text` as the beginning of their working directory: `pid command`.
+fn place(path: &std::path::Path) -> Option<(u64, u64)> {
+    fs::metadata(path).ok().map(|about| (about.dev(), about.ino()))
+}
+
+/// Processes that have `text` in their command line, or `text` as their working directory or its beginning: `pid command`.
+/// In a sandbox the directory has another path, but it is the same directory.
 pub fn processes_with(text: &str) -> Vec<String> {
     let own = std::process::id().to_string();
     let mut found = Vec::new();
@@ -179,7 +190,9 @@ pub fn processes_with(text: &str) -> Vec<String> {
         }
         let line = fs::read(entry.path().join("cmdline")).unwrap_or_default();
         let line = String::from_utf8_lossy(&line).replace('\0', " ");
-        let inside = fs::read_link(entry.path().join("cwd")).is_ok_and(|dir| dir.starts_with(text));
+        let cwd = entry.path().join("cwd");
+        let same = place(&cwd).is_some_and(|there| Some(there) == place(text.as_ref()));
+        let inside = same || fs::read_link(cwd).is_ok_and(|dir| dir.starts_with(text));
         // A zombie has neither.
         if line.contains(text) || inside {
             found.push(format!("{name} {line}"));

@@ -10,6 +10,7 @@ pub mod builtin;
 pub mod call;
 pub mod load;
 pub mod manifest;
+pub mod policy;
 pub mod process;
 pub mod registry;
 pub mod sandbox;

@@ -1,5 +1,6 @@
 //! A manifest and a command make a tool: arguments as JSON on stdin, the result as JSON or text on stdout.
 use std::{
+    collections::BTreeMap,
     fs,
     os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
@@ -19,8 +20,8 @@ use crate::{
     load::Loader,
     manifest::ProcessManifest,
     sandbox::{
-        Launcher, Limits, MESSAGE_PREFIX, NOT_STARTED,
-        run::{self, Captured, Finished, Program},
+        Limits, Sandbox,
+        run::{Captured, Finished, Limit, Program},
     },
     tool::{Arguments, CallContext, DataProbe, Tool, ToolError, ToolOutput, Workspace},
 };
@@ -29,9 +30,10 @@ use crate::{
 pub const PROGRAM_PATH: &str = "/usr/local/bin:/usr/bin:/bin";
 /// Bytes of stderr that an error message repeats.
 const STDERR_TAIL: usize = 2000;
-
-/// What a process tool runs at here.
-pub const LEVEL: SandboxLevel = SandboxLevel::Rlimits;
+/// Bytes of a result besides its text.
+const FIELDS_BYTES: usize = 200;
+/// Devices of GPUs; shown to tools whose card asks for GPU memory.
+const GPU_DEVICES: &str = "/dev";
 
 /// The tool.
 #[derive(Debug)]
@@ -39,18 +41,18 @@ pub struct ProcessTool {
     card: Arc<ToolCard>,
     manifest: Arc<ProcessManifest>,
     program: PathBuf,
-    launcher: Launcher,
+    sandbox: Sandbox,
 }
 
 /// Whether the tool could run now.
 ///
 /// # Errors
 /// Why not: the program is missing, or the node confines less than the card asks for.
-pub fn ready(manifest: &ProcessManifest) -> Result<PathBuf, String> {
+pub fn ready(manifest: &ProcessManifest, here: SandboxLevel) -> Result<PathBuf, String> {
     if let Some(level) = manifest.card.needs.min_sandbox
-        && level > LEVEL
+        && level > here
     {
-        return Err(format!("needs the sandbox level {level}; programs run at {LEVEL} here"));
+        return Err(format!("needs the sandbox level {level}; programs run at {here} here"));
     }
     let name = manifest.command.first().map_or("", String::as_str);
     if name.contains('/') {
@@ -76,32 +78,25 @@ fn executable(path: &Path) -> Result<(), String> {
 /// Finds the program at the first call.
 pub(crate) struct ProcessLoader {
     pub(crate) manifest: Arc<ProcessManifest>,
-    pub(crate) launcher: Launcher,
+    pub(crate) sandbox: Sandbox,
 }
 
 #[async_trait]
 impl Loader for ProcessLoader {
     async fn load(&self, card: &Arc<ToolCard>) -> Result<Arc<dyn Tool>, ToolError> {
-        let program = ready(&self.manifest).map_err(ToolError::Unavailable)?;
+        let program = ready(&self.manifest, self.sandbox.level()).map_err(ToolError::Unavailable)?;
         Ok(Arc::new(ProcessTool {
             card: Arc::clone(card),
             manifest: Arc::clone(&self.manifest),
             program,
-            launcher: self.launcher.clone(),
+            sandbox: self.sandbox.clone(),
         }))
     }
 }
 
 impl ProcessTool {
     fn program(&self, context: &CallContext, arguments: Arguments) -> Program {
-        let dir = context.workspace.path().to_owned();
-        let mut env = std::collections::BTreeMap::from([
-            ("PATH".to_owned(), PROGRAM_PATH.to_owned()),
-            ("HOME".to_owned(), dir.display().to_string()),
-            ("LANG".to_owned(), "C.UTF-8".to_owned()),
-            ("TMPDIR".to_owned(), "/tmp".to_owned()),
-            ("OCTOMESH_CALL".to_owned(), context.key.to_string()),
-        ]);
+        let mut env = environment(context);
         env.extend(self.manifest.env.clone());
         let mut input = Value::Object(arguments).to_string().into_bytes();
         input.push(b'\n');
@@ -109,12 +104,46 @@ impl ProcessTool {
             program: self.program.clone(),
             args: self.manifest.command.iter().skip(1).cloned().collect(),
             env,
-            dir,
-            limits: Limits::new(self.manifest.timeout_s, self.card.needs.memory.unwrap_or(0)),
+            dir: context.workspace.path().to_owned(),
+            tool: Some(self.manifest.folder.clone()),
+            network: self.card.needs.network,
+            devices: if self.card.needs.gpu_vram.is_some() { gpu_devices() } else { Vec::new() },
+            limits: self.limits(),
             input,
             timeout: Duration::from_secs(self.manifest.timeout_s),
         }
     }
+}
+
+impl ProcessTool {
+    fn limits(&self) -> Limits {
+        let mut limits = Limits::new(self.manifest.timeout_s, self.card.needs.memory.unwrap_or(0));
+        // The owner's own program: more than anybody's code.
+        limits.processes = limits.processes.map(|n| n * 4);
+        limits
+    }
+}
+
+/// Variables of every program. `HOME` and `TMPDIR` depend on where it runs and are added there.
+pub(crate) fn environment(context: &CallContext) -> BTreeMap<String, String> {
+    BTreeMap::from([
+        ("PATH".to_owned(), PROGRAM_PATH.to_owned()),
+        ("LANG".to_owned(), "C.UTF-8".to_owned()),
+        ("OCTOMESH_CALL".to_owned(), context.key.to_string()),
+    ])
+}
+
+fn gpu_devices() -> Vec<PathBuf> {
+    let Ok(entries) = fs::read_dir(GPU_DEVICES) else { return Vec::new() };
+    entries
+        .flatten()
+        .filter(|e| {
+            let name = e.file_name();
+            let name = name.to_string_lossy();
+            name.starts_with("nvidia") || name == "dri" || name == "kfd"
+        })
+        .map(|e| e.path())
+        .collect()
 }
 
 #[async_trait]
@@ -125,15 +154,15 @@ impl Tool for ProcessTool {
 
     async fn call(&self, context: &CallContext, arguments: Arguments) -> Result<ToolOutput, ToolError> {
         let program = self.program(context, arguments);
-        let finished = run::run(&self.launcher, program, context).await?;
-        if finished.status.success() {
-            return Ok(ToolOutput { content: content(&finished.stdout), sandbox: LEVEL });
+        let finished = self.sandbox.run(program, &context.into()).await?;
+        if finished.succeeded() {
+            return Ok(ToolOutput { content: content(&finished.stdout), sandbox: finished.level });
         }
         Err(failure(&finished))
     }
 
     fn sandbox(&self) -> SandboxLevel {
-        LEVEL
+        self.sandbox.level()
     }
 
     fn stops_itself(&self) -> bool {
@@ -156,62 +185,78 @@ impl Tool for ProcessTool {
 }
 
 fn failure(finished: &Finished) -> ToolError {
-    let said = finished.stderr.last(STDERR_TAIL);
-    if finished.status.code() == Some(i32::from(NOT_STARTED))
-        && let Some(reason) = said.strip_prefix(MESSAGE_PREFIX)
-    {
+    if finished.limit == Some(Limit::Timeout) {
+        return ToolError::Timeout;
+    }
+    if let Some(reason) = finished.not_started() {
         return ToolError::Unavailable(format!("the program could not be started: {reason}"));
     }
-    let how = run::describe(finished.status);
+    let how = finished.describe();
+    let said = finished.stderr.last(STDERR_TAIL);
     let said = if said.is_empty() { finished.stdout.last(STDERR_TAIL) } else { said };
-    ToolError::Failed(if said.is_empty() { how } else { format!("{how}: {said}") })
+    let text = if said.is_empty() { how } else { format!("{how}: {said}") };
+    if finished.limit == Some(Limit::Quota) { ToolError::Quota(text) } else { ToolError::Failed(text) }
 }
 
 /// JSON as it is; anything else as text, with what happened to it said.
 fn content(stdout: &Captured) -> Value {
-    if !stdout.truncated() {
-        let bytes = stdout.kept();
-        return match serde_json::from_slice::<Value>(&bytes) {
-            Ok(value) => value,
-            Err(_) => text(&bytes, &[], stdout.total),
-        };
+    if !stdout.truncated()
+        && let Ok(value) = serde_json::from_slice::<Value>(&stdout.kept())
+    {
+        return value;
     }
-    let (head, tail) = stdout.parts();
-    text(head, &tail, stdout.total)
+    let shown = shown(stdout, OUTPUT_BYTES - FIELDS_BYTES);
+    let mut fields = Arguments::from_iter([("text".to_owned(), Value::String(shown.text))]);
+    if shown.dropped {
+        fields.insert("truncated".into(), json!(true));
+        fields.insert("total_bytes".into(), json!(stdout.total));
+    }
+    if shown.invalid_utf8 {
+        fields.insert("invalid_utf8".into(), json!(true));
+    }
+    Value::Object(fields)
 }
 
-/// `{"text": …}` of at most 256 KiB as JSON. Control characters take six bytes as JSON, so what is kept may have to shrink.
-fn text(head: &[u8], tail: &[u8], total: u64) -> Value {
+/// What of a stream goes into a result.
+pub(crate) struct Shown {
+    pub(crate) text: String,
+    /// Something between head and tail is left out.
+    pub(crate) dropped: bool,
+    pub(crate) invalid_utf8: bool,
+}
+
+/// Head and tail of a stream, at most `most` bytes as JSON. Control characters take six bytes as JSON, so what is kept may
+/// have to shrink.
+pub(crate) fn shown(stream: &Captured, most: usize) -> Shown {
+    let kept = stream.kept();
+    let whole_text = String::from_utf8_lossy(&kept);
+    if !stream.truncated() && json_bytes(&whole_text) <= most {
+        let invalid_utf8 = std::str::from_utf8(&kept).is_err();
+        return Shown { text: whole_text.into_owned(), dropped: false, invalid_utf8 };
+    }
+    let (head, tail) = kept.split_at(kept.len() / 4 * 3);
     let (mut head_len, mut tail_len) = (head.len(), tail.len());
     loop {
         let first = head.get(..head_len).unwrap_or_default();
         let last = tail.get(tail.len() - tail_len..).unwrap_or_default();
-        let dropped = total.saturating_sub((first.len() + last.len()) as u64);
-        let mut out = String::from_utf8_lossy(first).into_owned();
-        if dropped > 0 {
-            out.push_str(&format!("\n[… {dropped} bytes left out …]\n"));
-        }
-        out.push_str(&String::from_utf8_lossy(last));
-        let mut fields = Arguments::from_iter([("text".to_owned(), Value::String(out))]);
-        if dropped > 0 {
-            fields.insert("truncated".into(), json!(true));
-            fields.insert("total_bytes".into(), json!(total));
-        }
+        let gap = stream.total.saturating_sub((first.len() + last.len()) as u64);
+        let mut text = String::from_utf8_lossy(first).into_owned();
+        text.push_str(&format!("\n[… {gap} bytes left out …]\n"));
+        text.push_str(&String::from_utf8_lossy(last));
         // A character cut by the truncation is not the program's fault.
         let whole =
             |bytes: &[u8]| std::str::from_utf8(bytes).map_or_else(|e| e.error_len().is_none(), |_| true);
-        if dropped == 0 && std::str::from_utf8(first).is_err()
-            || dropped > 0 && !(whole(first) && whole(skip(last)))
-        {
-            fields.insert("invalid_utf8".into(), json!(true));
-        }
-        let value = Value::Object(fields);
-        if value.to_string().len() <= OUTPUT_BYTES {
-            return value;
+        let invalid_utf8 = !(whole(first) && whole(skip(last)));
+        if gap > 0 && json_bytes(&text) <= most {
+            return Shown { text, dropped: true, invalid_utf8 };
         }
         head_len = head_len / 4 * 3;
         tail_len = tail_len / 4 * 3;
     }
+}
+
+fn json_bytes(text: &str) -> usize {
+    serde_json::to_string(text).map_or(usize::MAX, |json| json.len())
 }
 
 /// Without the rest of a character that was cut at the beginning.

@@ -155,6 +155,9 @@ pub enum ToolError {
     /// An input, output or file is over its limit.
     #[error("{0}")]
     TooLarge(String),
+    /// The workspace holds as much as it may.
+    #[error("{0}")]
+    Quota(String),
     /// `if_match` did not match.
     #[error("{0}")]
     Conflict(String),

@@ -17,7 +17,7 @@ use crate::{
     manifest::{self, ProcessManifest},
     process::{self, ProcessLoader},
     registry::{FolderTool, Registry},
-    sandbox::Launcher,
+    sandbox::Sandbox,
 };
 
 /// How often the folder is looked through: two looks fit into the second that is promised.
@@ -26,13 +26,13 @@ const EVERY: Duration = Duration::from_millis(500);
 const MANIFEST_FILE: &str = "tool.toml";
 
 /// Looks through the folder once; to be awaited before the node advertises its tools.
-pub async fn scan_once(registry: &Registry, folder: &Path, launcher: &Launcher) {
+pub async fn scan_once(registry: &Registry, folder: &Path, sandbox: &Sandbox) {
     // silent-ok: the memory of one scan is only needed by the next
-    let _ = Scanner::default().scan(registry, folder, launcher).await;
+    let _ = Scanner::default().scan(registry, folder, sandbox).await;
 }
 
 /// Keeps the registry equal to the folder until cancelled. A folder that does not exist has no tools and may appear later.
-pub async fn watch(registry: Registry, folder: PathBuf, launcher: Launcher, cancel: CancellationToken) {
+pub async fn watch(registry: Registry, folder: PathBuf, sandbox: Sandbox, cancel: CancellationToken) {
     let mut scanner = Scanner::default();
     let mut timer = tokio::time::interval(EVERY);
     timer.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -40,7 +40,7 @@ pub async fn watch(registry: Registry, folder: PathBuf, launcher: Launcher, canc
         tokio::select! {
             biased;
             () = cancel.cancelled() => return,
-            _ = timer.tick() => scanner = scanner.scan(&registry, &folder, &launcher).await,
+            _ = timer.tick() => scanner = scanner.scan(&registry, &folder, &sandbox).await,
         }
     }
 }
@@ -64,10 +64,10 @@ struct Found {
 
 impl Scanner {
     /// The disk is read on a thread that may block.
-    async fn scan(mut self, registry: &Registry, folder: &Path, launcher: &Launcher) -> Self {
-        let (folder, launcher) = (folder.to_owned(), launcher.clone());
+    async fn scan(mut self, registry: &Registry, folder: &Path, sandbox: &Sandbox) -> Self {
+        let (folder, sandbox) = (folder.to_owned(), sandbox.clone());
         let done = tokio::task::spawn_blocking(move || {
-            let found = self.look(&folder, &launcher);
+            let found = self.look(&folder, &sandbox);
             (self, found)
         });
         match done.await {
@@ -84,7 +84,7 @@ impl Scanner {
     }
 
     /// `None` when the folder can't be read: then everything stays as it is.
-    fn look(&mut self, folder: &Path, launcher: &Launcher) -> Option<Found> {
+    fn look(&mut self, folder: &Path, sandbox: &Sandbox) -> Option<Found> {
         let mut found = Found { tools: Vec::new(), problems: Vec::new() };
         let mut seen = BTreeMap::new();
         let folder = std::path::absolute(folder).unwrap_or_else(|_| folder.to_owned());
@@ -96,7 +96,7 @@ impl Scanner {
                 Err(reason) => Err(format!("{}: {reason}", path.display())),
             };
             let this = self.parse(&path, text);
-            found.add(&path, &this, launcher);
+            found.add(&path, &this, sandbox);
             seen.insert(path, this);
         }
         self.seen = seen;
@@ -142,14 +142,14 @@ impl Scanner {
 }
 
 impl Found {
-    fn add(&mut self, path: &Path, seen: &Seen, launcher: &Launcher) {
+    fn add(&mut self, path: &Path, seen: &Seen, sandbox: &Sandbox) {
         let mut digest = Sha256::new().chain_update(seen.text);
         let tool = match &seen.parsed {
             Ok(manifest) => {
-                let unavailable = process::ready(manifest).err();
+                let unavailable = process::ready(manifest, sandbox.level()).err();
                 digest.update(manifest.card.to_bytes().unwrap_or_default());
                 digest.update(unavailable.as_deref().unwrap_or_default());
-                let loader = ProcessLoader { manifest: Arc::clone(manifest), launcher: launcher.clone() };
+                let loader = ProcessLoader { manifest: Arc::clone(manifest), sandbox: sandbox.clone() };
                 FolderTool {
                     path: path.to_owned(),
                     digest: digest.finalize().into(),

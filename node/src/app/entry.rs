@@ -10,6 +10,7 @@ use octomesh_protocol::{
     session::secret::MeshSecret,
     trust::{CLOCK_TOLERANCE_S, CertificateRequest, Grants, MeshRoot, Role, Ticket, certificate::LIFETIME_S},
 };
+use octomesh_tools::sandbox::Launcher;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 use tokio::{net::TcpStream, sync::broadcast, time::timeout};
@@ -349,6 +350,7 @@ pub async fn up(args: UpArgs, events: UpEvents) -> Result<(), EntryError> {
         listen: None,
         plaintext: false,
         warnings: args.warnings,
+        launcher: Launcher::current().map_err(node::setup("own program"))?,
     })
     .await?;
     let mut happening = node.events.subscribe();

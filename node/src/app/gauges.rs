@@ -1,8 +1,11 @@
 //! Gauges that are read from snapshots once a second: what a scrape shows is never older than that.
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-use octomesh_protocol::{advert::LoadState, card::SandboxLevel, card::Source};
-use octomesh_tools::registry::{EntryState, Registry};
+use octomesh_protocol::{advert::LoadState, card::Source};
+use octomesh_tools::{
+    registry::{EntryState, Registry},
+    sandbox::Sandbox,
+};
 use strum::IntoEnumIterator;
 use tokio::{
     sync::watch,
@@ -23,12 +26,11 @@ pub(crate) struct Gauges {
     pub(crate) executor: ExecutorHandle,
     pub(crate) view: watch::Receiver<Arc<MeshView>>,
     pub(crate) registry: Registry,
-    pub(crate) sandbox: SandboxLevel,
+    pub(crate) sandbox: Sandbox,
 }
 
 impl Gauges {
     pub(crate) async fn run(self, stop: CancellationToken) {
-        self.metrics.executor.sandbox_level.set(self.sandbox.as_metric());
         let mut tick = interval(EVERY);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
@@ -42,6 +44,7 @@ impl Gauges {
     fn read(&self) {
         let load: LoadState = *self.executor.load().borrow();
         let executor = &self.metrics.executor;
+        executor.sandbox_level.set(self.sandbox.level().as_metric());
         executor.running.set(i64::from(load.running));
         executor.queued.set(i64::from(load.queued));
         executor.slots.set(i64::from(load.slots));

@@ -97,6 +97,11 @@ impl Home {
         self.0.join("workspace")
     }
 
+    /// Made and removed by the self-test of the sandbox.
+    pub(crate) fn sandbox_probe(&self) -> PathBuf {
+        self.0.join("sandbox-probe")
+    }
+
     pub(crate) fn tools(&self) -> PathBuf {
         self.0.join("tools")
     }

@@ -7,14 +7,13 @@ use std::{
 };
 
 use octomesh_protocol::{
-    card::SandboxLevel,
     id::{CardHash, NodeName, RunId, StepId, StepKey, ToolName},
     trust::{Certificate, Role},
 };
 use octomesh_tools::{
     availability, builtin,
     registry::Registry,
-    sandbox::Launcher,
+    sandbox::{Launcher, RENEW_EVERY, Sandbox, SandboxConfig},
     tool::{CallContext, Caller, EventSink, WallClock, Workspace},
     watch as tool_folder,
 };
@@ -87,12 +86,14 @@ pub(crate) enum StartError {
     Setup { what: &'static str, cause: String },
 }
 
-fn setup<E: std::fmt::Display>(what: &'static str) -> impl FnOnce(E) -> StartError {
+pub(super) fn setup<E: std::fmt::Display>(what: &'static str) -> impl FnOnce(E) -> StartError {
     move |cause| StartError::Setup { what, cause: cause.to_string() }
 }
 
 /// What a node is started with.
 pub(crate) struct NodeParts {
+    /// How programs are started.
+    pub(crate) launcher: Launcher,
     pub(crate) home: Home,
     pub(crate) identity: Identity,
     pub(crate) config: NodeConfig,
@@ -128,6 +129,7 @@ pub(crate) struct Node {
     pub(crate) supervisor: Supervisor,
     /// Ends what serves others (API, steps) before the rest.
     pub(crate) serving: CancellationToken,
+    pub(crate) sandbox: Sandbox,
     _home: std::fs::File,
 }
 
@@ -150,11 +152,9 @@ struct Lower {
     issuer: IssuerHandle,
 }
 
-/// Level that process tools run at.
-pub(crate) const SANDBOX: SandboxLevel = SandboxLevel::Rlimits;
-
 /// What the later stages of a start stand on.
 struct Base {
+    sandbox: Sandbox,
     clock: Arc<dyn Clock>,
     wall: WallClock,
     supervisor: Supervisor,
@@ -165,7 +165,12 @@ struct Base {
 }
 
 impl Base {
-    fn new(home: &Home, certificate: &Certificate, clock: Arc<dyn Clock>) -> Result<Self, StartError> {
+    fn new(
+        home: &Home,
+        certificate: &Certificate,
+        clock: Arc<dyn Clock>,
+        sandbox: Sandbox,
+    ) -> Result<Self, StartError> {
         let wall: WallClock = {
             let clock = Arc::clone(&clock);
             Arc::new(move || clock.wall())
@@ -185,6 +190,7 @@ impl Base {
             events: broadcast::channel(EVENTS).0,
             clock,
             wall,
+            sandbox,
         })
     }
 
@@ -212,7 +218,7 @@ impl Base {
             config: ExecutorConfig {
                 slots: config.slots,
                 offers_tools: self.caller.role != Role::Client,
-                sandbox: SANDBOX,
+                sandbox: self.sandbox.level(),
             },
             runner: Arc::new(RegistryRunner {
                 registry: registry.clone(),
@@ -234,7 +240,8 @@ impl Base {
 impl Node {
     /// Starts every task, lowest room first. The API is started by the caller, who has the listener.
     pub(crate) async fn start(parts: NodeParts) -> Result<Arc<Self>, StartError> {
-        let NodeParts { home, identity, config, clock, transport, listen, plaintext, warnings } = parts;
+        let NodeParts { home, identity, config, clock, transport, listen, plaintext, warnings, launcher } =
+            parts;
         home.prepare()?;
         let lock = home.lock()?;
         let certificate = identity.chain.leaf().cloned().ok_or_else(|| StartError::Setup {
@@ -242,7 +249,9 @@ impl Node {
             cause: "the chain is empty".to_owned(),
         })?;
         let incarnation = home.next_incarnation(clock.unix())?;
-        let base = Base::new(&home, &certificate, clock)?;
+        let sandbox = Sandbox::probe(SandboxConfig::new(launcher, home.sandbox_probe())).await;
+        let base = Base::new(&home, &certificate, clock, sandbox)?;
+        base.supervisor.spawn_critical("sandbox", keep_sandbox(base.sandbox.clone(), base.stop()));
         let workspace = Arc::new(Workspace::open(&home.workspace()).map_err(setup("workspace"))?);
         let late_view = Arc::new(OnceCell::new());
         let registry = tools(&home, &base, &workspace, &late_view).await?;
@@ -283,7 +292,7 @@ impl Node {
             incarnation,
             region: config.region.clone(),
             tags: config.tags.clone(),
-            sandbox: SANDBOX,
+            sandbox: base.sandbox.clone(),
             advertise: config.advertise.iter().map(ToString::to_string).collect(),
             loopback: config.listen_is_explicit,
             static_peers: config.peers.clone(),
@@ -370,7 +379,7 @@ impl Node {
             executor: executor.clone(),
             view: view.clone(),
             registry: registry.clone(),
-            sandbox: SANDBOX,
+            sandbox: base.sandbox.clone(),
         };
         base.supervisor.spawn_critical("gauges", gauges.run(base.stop()));
         base.supervisor.spawn_critical("journal keeper", keep_journal(base.journal.clone(), base.stop()));
@@ -395,6 +404,7 @@ impl Node {
             events: base.events,
             supervisor: base.supervisor,
             serving,
+            sandbox: base.sandbox,
             _home: own.lock,
         }))
     }
@@ -434,8 +444,8 @@ async fn tools(
     let registry = Registry::new();
     let catalogue = MeshCatalogue { registry: registry.clone(), view: Arc::clone(view) };
     builtin::register_all(&registry, Arc::new(catalogue)).map_err(setup("built-in tools"))?;
-    let launcher = Launcher::current().map_err(setup("own program"))?;
-    tool_folder::scan_once(&registry, &home.tools(), &launcher).await;
+    builtin::register_code(&registry, &base.sandbox).map_err(setup("built-in tools"))?;
+    tool_folder::scan_once(&registry, &home.tools(), &base.sandbox).await;
     let step = StepId::parse("s001").map_err(setup("step id"))?;
     let (clock, caller, workspace, wall) =
         (Arc::clone(&base.clock), base.caller.clone(), Arc::clone(workspace), Arc::clone(&base.wall));
@@ -457,10 +467,32 @@ async fn tools(
     }
     let names: Vec<String> = registry.snapshot().entries.keys().map(ToString::to_string).collect();
     base.metrics.learn_tools(names.iter().map(String::as_str));
-    let watching = tool_folder::watch(registry.clone(), home.tools(), launcher, base.stop());
+    let watching = tool_folder::watch(registry.clone(), home.tools(), base.sandbox.clone(), base.stop());
     base.supervisor.spawn_critical("tool folder", watching);
     base.supervisor.spawn_critical("tool check", prove_new(registry.clone(), proved, context, base.stop()));
     Ok(registry)
+}
+
+/// Proves the sandbox's level again from time to time.
+async fn keep_sandbox(sandbox: Sandbox, stop: CancellationToken) {
+    report_sandbox(&sandbox);
+    loop {
+        tokio::select! {
+            () = stop.cancelled() => return,
+            () = tokio::time::sleep(RENEW_EVERY) => {
+                sandbox.renew().await;
+                report_sandbox(&sandbox);
+            }
+        }
+    }
+}
+
+fn report_sandbox(sandbox: &Sandbox) {
+    let test = sandbox.self_test();
+    tracing::info!(level = %test.level, proofs = test.proved.len(), "programs are confined");
+    for missing in &test.missing {
+        tracing::warn!(missing, "a better sandbox is not reached");
+    }
 }
 
 /// Tools that are dropped in later are proved by their demo calls like those that were there at the start; one that is being

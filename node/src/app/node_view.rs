@@ -12,7 +12,7 @@ use octomesh_protocol::{
 };
 use octomesh_tools::registry::{EntryState, Tier};
 
-use super::node::{Node, SANDBOX};
+use super::node::Node;
 use crate::{
     api::{
         ApiError,
@@ -69,6 +69,11 @@ pub(super) fn status(node: &Node, view: &MeshView, ready: bool) -> StatusReply {
             e.state.reason().map(|reason| format!("tool {} is not offered: {reason}", e.card.name))
         })
         .chain(problems.problems.iter().map(|(path, why)| format!("{}: {why}", path.display())));
+    let sandbox = node.sandbox.self_test();
+    // Without bubblewrap the next level does the same.
+    let weak = sandbox.level < octomesh_tools::policy::CODE_LEVEL;
+    let sandbox_warnings =
+        sandbox.missing.iter().filter(|_| weak).map(|missing| format!("sandbox: {missing}"));
     StatusReply {
         cluster_enabled: true,
         node_id: node.caller.node.to_string(),
@@ -96,14 +101,14 @@ pub(super) fn status(node: &Node, view: &MeshView, ready: bool) -> StatusReply {
         },
         name: node.name().to_string(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
-        sandbox: SANDBOX,
+        sandbox: node.sandbox.level(),
         slots: u32::from(load.slots),
         running: u32::from(load.running),
         queued: u32::from(load.queued),
         engines: vec!["rules".to_owned()],
         lazy_tools: node.config.lazy_tools.to_string(),
         gpus: own.map(|m| gpus(m)).unwrap_or_default(),
-        warnings: node.warnings.iter().cloned().chain(tool_warnings).collect(),
+        warnings: node.warnings.iter().cloned().chain(sandbox_warnings).chain(tool_warnings).collect(),
     }
 }
 

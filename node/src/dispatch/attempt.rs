@@ -32,13 +32,6 @@ impl Attempt {
             Self::Remote(remote) => remote.lease,
         }
     }
-
-    /// Leaves the lease to lapse; it holds its slot for a few seconds more.
-    pub(super) async fn give_up(self) {
-        if let Self::Remote(mut remote) = self {
-            remote.writer.close().await;
-        }
-    }
 }
 
 impl Dispatcher {
@@ -99,6 +92,19 @@ impl Dispatcher {
                 Err((FilterReason::from(refused.reason), refusal(refused.reason.into(), refused.detail)))
             }
             (Ok(_), None) => Err((FilterReason::Lost, refusal("lost", "no lease came".to_owned()))),
+        }
+    }
+
+    /// Gives a lease back that will not be started. A remote one lapses by itself in a few seconds.
+    pub(super) async fn give_up(&self, ask: &CallAsk, attempt: Attempt) {
+        self.memory(|m| m.reservations.remove(&ask.key));
+        match attempt {
+            Attempt::Remote(remote) => drop(remote),
+            Attempt::Local(_) => {
+                let parts = &self.0.parts;
+                // silent-ok: without an executor there is no lease either
+                let _ = parts.executor.cancel(ask.key.clone(), parts.epoch, parts.me.clone()).await;
+            }
         }
     }
 

@@ -10,7 +10,10 @@ impl Dispatcher {
     /// a member counts: file names may contain colons.
     pub(super) fn resolve_data(&self, ask: &mut CallAsk) {
         let view = self.view();
-        let Some(tool) = view.members.values().find_map(|m| m.tool(&ask.tool)) else { return };
+        // This node's own card; else that of whoever answers. A card decides what of the arguments is changed here.
+        let others = view.members.values().filter(|m| m.state.is_present());
+        let mut carriers = view.own().into_iter().chain(others);
+        let Some(tool) = carriers.find_map(|m| m.tool(&ask.tool)) else { return };
         // A new file has no place yet, so the card of a tool that writes one names no data; its `path` may all the same.
         let path = tool.card.input_schema.pointer("/properties/path").map(|_| "path".to_owned());
         let names: BTreeSet<&String> = tool.card.data.iter().chain(&path).collect();

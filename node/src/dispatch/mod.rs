@@ -31,6 +31,7 @@ use octomesh_protocol::{
 };
 use octomesh_tools::tool::Caller;
 use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
 use tokio::{
     sync::{mpsc, watch},
     time::Instant,
@@ -113,7 +114,8 @@ pub(crate) struct Counts {
 struct Memory {
     history: History,
     reservations: OwnReservations,
-    probes: BTreeMap<(NodeId, ToolName, Vec<u8>), (ProbeResult, Instant)>,
+    /// By the hash of the arguments, which may be large.
+    probes: BTreeMap<(NodeId, ToolName, [u8; 32]), (ProbeResult, Instant)>,
 }
 
 pub(crate) struct DispatchParts {
@@ -232,7 +234,7 @@ impl Dispatcher {
                 }
             };
             if let Err(error) = self.start_sent(ask, &candidate, &attempt).await {
-                attempt.give_up().await;
+                self.give_up(ask, attempt).await;
                 let text = format!("the journal can't record the start, so it was not started: {error}");
                 return failed(StepStatus::Error, "journal", &text, decision, starts);
             }
@@ -264,13 +266,13 @@ impl Dispatcher {
                     done.node = Some(candidate.name);
                     return done;
                 }
-                Settled::Again(detail) => {
+                Settled::Again { reason, detail } => {
                     self.0.counts.failed_over.fetch_add(1, Ordering::Relaxed);
                     tracing::info!(step = %ask.key, node = %candidate.name, detail, "step is placed again");
                     decision.refused(Refusal {
                         node: candidate.node,
                         name: candidate.name.clone(),
-                        reason: "lost".to_owned(),
+                        reason: reason.code().to_owned(),
                         detail,
                     });
                     earlier = Some(decision);
@@ -321,7 +323,9 @@ impl Dispatcher {
                     && !cancel.is_cancelled()
                     && candidate.effect.may_repeat()
                 {
-                    return Settled::Again("its lease was lost".to_owned());
+                    // It may have it again, but costs more than before: another node gets its turn.
+                    self.memory(|m| m.history.record_failure(candidate.node, now));
+                    return Settled::again(FilterReason::Lost, "its lease was lost");
                 }
                 if outcome.status == StepStatus::Refused {
                     // Reserved, but not started after all: the lease had lapsed, or the tool had just gone.
@@ -329,7 +333,7 @@ impl Dispatcher {
                     let refused =
                         Exclusion { reason: FilterReason::Refused, detail: format!("refused: {detail}") };
                     exclude.insert(candidate.node, refused);
-                    return Settled::Again(detail);
+                    return Settled::again(FilterReason::Refused, detail);
                 }
                 if matches!(outcome.status, StepStatus::Ok | StepStatus::Error) {
                     self.memory(|m| {
@@ -349,13 +353,13 @@ impl Dispatcher {
             }
             Ended::NotStarted(detail) => {
                 exclude.insert(candidate.node, lost(&detail));
-                Settled::Again(detail)
+                Settled::again(FilterReason::Lost, detail)
             }
             Ended::Lost(detail) => {
                 self.memory(|m| m.history.record_failure(candidate.node, now));
                 if candidate.effect.may_repeat() {
                     exclude.insert(candidate.node, lost(&detail));
-                    return Settled::Again(detail);
+                    return Settled::again(FilterReason::Lost, detail);
                 }
                 let ended = journal.coordinator_ended(&ask.key, candidate.effect, StepStatus::Uncertain, 0);
                 if let Err(error) = ended.await {
@@ -426,12 +430,13 @@ impl Dispatcher {
     }
 
     fn known_probes(&self, tool: &ToolName, arguments: &[u8], now: Instant) -> BTreeMap<NodeId, ProbeResult> {
+        let arguments = digest(arguments);
         self.memory(|m| {
             m.probes.retain(|_, (_, at)| now.saturating_duration_since(*at) < PROBE_TTL);
             m.probes
                 .iter()
                 .filter(|((_, t, a), (result, _))| {
-                    t == tool && a == arguments && *result != ProbeResult::Silent
+                    t == tool && *a == arguments && *result != ProbeResult::Silent
                 })
                 .map(|((node, _, _), (result, _))| (*node, result.clone()))
                 .collect()
@@ -450,12 +455,12 @@ impl Dispatcher {
         });
         let answers: BTreeMap<NodeId, ProbeResult> =
             futures::future::join_all(asked).await.into_iter().collect();
-        let now = Instant::now();
+        let (now, arguments) = (Instant::now(), digest(arguments));
         self.memory(|m| {
             // A hit is remembered; that something is missing may change with the next written file.
             for (node, answer) in &answers {
                 if matches!(answer, ProbeResult::Have(_)) && m.probes.len() < PROBES {
-                    m.probes.insert((*node, tool.clone(), arguments.to_vec()), (answer.clone(), now));
+                    m.probes.insert((*node, tool.clone(), arguments), (answer.clone(), now));
                 }
             }
         });
@@ -497,8 +502,18 @@ impl Dispatcher {
 
 enum Settled {
     Done(octomesh_protocol::step::Outcome),
-    Again(String),
+    Again { reason: FilterReason, detail: String },
     Uncertain(String),
+}
+
+impl Settled {
+    fn again(reason: FilterReason, detail: impl Into<String>) -> Self {
+        Self::Again { reason, detail: detail.into() }
+    }
+}
+
+fn digest(arguments: &[u8]) -> [u8; 32] {
+    Sha256::digest(arguments).into()
 }
 
 fn millis(duration: Duration) -> u64 {
@@ -525,3 +540,6 @@ fn nowhere(decision: Decision, attempts: u32) -> CallDone {
     done.no_capacity = true;
     done
 }
+
+#[cfg(test)]
+mod tests;

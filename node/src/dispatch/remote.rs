@@ -3,7 +3,10 @@ use std::time::Duration;
 
 use octomesh_protocol::{
     id::NodeId,
-    step::{Cancel, Event, Granted, Message, RENEW_EVERY_MS, Refused, Renew, Reserve, Start, StatusQuery},
+    step::{
+        Cancel, Event, Granted, LEASE_TTL_MS, Message, RENEW_EVERY_MS, Refused, Renew, Reserve, Start,
+        StatusQuery,
+    },
 };
 use tokio::{
     sync::mpsc,
@@ -24,6 +27,10 @@ const REATTACH_FOR: Duration = Duration::from_secs(3);
 const REATTACH_EVERY: Duration = Duration::from_millis(250);
 /// Time for an executor to end a cancelled or overdue step and say so.
 const STOP_GRACE: Duration = Duration::from_secs(5);
+/// An executor that runs past the deadline is told to stop after this.
+const LATE: Duration = Duration::from_millis(500);
+/// Writing one message to a node that reads takes milliseconds; to one that does not, for ever. A lease lives no longer.
+const WRITE: Duration = Duration::from_millis(LEASE_TTL_MS);
 
 /// A step that is followed over one stream.
 struct Following<'a> {
@@ -114,12 +121,12 @@ impl Dispatcher {
         let dropped = self.0.parts.metrics.dropped.with_label_values(&["step_events"]);
         let mut following = Following { ask, node, remote, deadline, cancel, events, dropped };
         let start = Start { lease: following.remote.lease, epoch: self.0.parts.epoch, arguments };
-        let lost = match following.remote.writer.send(start).await {
+        let lost = match following.send(start).await {
             Ok(()) => match following.follow(self.0.parts.epoch).await {
                 Ok(ended) => return ended,
                 Err(lost) => lost,
             },
-            Err(error) => error.to_string(),
+            Err(error) => error,
         };
         tracing::debug!(step = %ask.key, node = node.short(), lost, "stream lost; asking for the step");
         self.reattach(&following, &lost).await
@@ -128,8 +135,10 @@ impl Dispatcher {
     /// Asks for the step on fresh streams until there is an outcome or the node stays away.
     async fn reattach(&self, following: &Following<'_>, lost: &str) -> Ended {
         let mut give_up = Instant::now() + REATTACH_FOR;
+        let mut stop_by = following.deadline + STOP_GRACE;
         loop {
             if following.cancel.is_cancelled() {
+                stop_by = stop_by.min(Instant::now() + STOP_GRACE);
                 let cancel = Cancel { key: following.ask.key.clone(), epoch: self.0.parts.epoch };
                 // silent-ok: the status below tells what came of it
                 let _ = self.ask_remote(following.node, cancel.into()).await;
@@ -145,8 +154,8 @@ impl Dispatcher {
                     // silent-ok: the next round asks again
                     let _ = self.ask_remote(following.node, renew.into()).await;
                     give_up = Instant::now() + REATTACH_FOR;
-                    if Instant::now() >= following.deadline + STOP_GRACE {
-                        return Ended::Lost("it runs beyond its deadline".to_owned());
+                    if Instant::now() >= stop_by {
+                        return Ended::Lost("it runs on although it was told to stop".to_owned());
                     }
                 }
                 Ok(other) => return Ended::Lost(format!("answered a status query with {}", other.name())),
@@ -165,12 +174,20 @@ impl Following<'_> {
         renew.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut stop_by: Option<Instant> = None;
         loop {
-            // An executor that does not end an overdue step by itself is told to.
-            let limit = stop_by.unwrap_or(self.deadline + Duration::from_millis(500));
+            let limit = stop_by.unwrap_or(self.deadline + LATE);
+            // Messages last: an executor that never stops talking must not be the only one that is heard.
             tokio::select! {
                 biased;
                 () = self.cancel.cancelled(), if stop_by.is_none() => {
                     stop_by = Some(self.stop(epoch).await?);
+                }
+                () = tokio::time::sleep_until(limit) => match stop_by {
+                    Some(_) => return Err("it does not stop".to_owned()),
+                    None => stop_by = Some(self.stop(epoch).await?),
+                },
+                _ = renew.tick() => {
+                    let message = Renew { leases: vec![self.remote.lease] };
+                    self.send(message).await?;
                 }
                 message = self.remote.reader.receive() => match message {
                     // Progress is best effort: a reader that is behind loses events, not the outcome.
@@ -180,7 +197,8 @@ impl Following<'_> {
                         }
                     }
                     Ok(Message::Outcome(outcome)) => {
-                        self.remote.writer.close().await;
+                        // silent-ok: the outcome is here; a node that does not read its end is not waited for
+                        let _ = tokio::time::timeout(WRITE, self.remote.writer.close()).await;
                         return Ok(Ended::Outcome(outcome));
                     }
                     // The answer to our cancel.
@@ -188,21 +206,20 @@ impl Following<'_> {
                     Ok(other) => return Err(format!("unexpected {}", other.name())),
                     Err(error) => return Err(error.to_string()),
                 },
-                _ = renew.tick() => {
-                    let message = Renew { leases: vec![self.remote.lease] };
-                    self.remote.writer.send(message).await.map_err(|e| e.to_string())?;
-                }
-                () = tokio::time::sleep_until(limit) => match stop_by {
-                    Some(_) => return Err("it does not stop".to_owned()),
-                    None => stop_by = Some(self.stop(epoch).await?),
-                },
             }
+        }
+    }
+
+    async fn send(&mut self, message: impl Into<Message>) -> Result<(), String> {
+        match tokio::time::timeout(WRITE, self.remote.writer.send(message)).await {
+            Ok(sent) => sent.map_err(|e| e.to_string()),
+            Err(_) => Err("it does not read".to_owned()),
         }
     }
 
     async fn stop(&mut self, epoch: u64) -> Result<Instant, String> {
         let cancel = Cancel { key: self.ask.key.clone(), epoch };
-        self.remote.writer.send(cancel).await.map_err(|e| e.to_string())?;
+        self.send(cancel).await?;
         Ok(Instant::now() + STOP_GRACE)
     }
 }

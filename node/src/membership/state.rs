@@ -202,6 +202,19 @@ impl MembershipState {
             .collect()
     }
 
+    /// Whom to dial after a restart: first those whose certificate was seen, then hearsay. A member that is away now may be the
+    /// only one that is there then, so nobody is left out for not having been met yet.
+    pub(crate) fn address_book(&self) -> Vec<MemberAddress> {
+        let (met, hearsay): (Vec<_>, Vec<_>) = self.contacts.values().partition(|c| c.certified);
+        met.into_iter()
+            .chain(hearsay)
+            .map(|c| &c.member)
+            .filter(|m| !m.addresses.is_empty() && m.state != MemberState::Left)
+            .take(limits::SYNC_MEMBERS)
+            .map(|m| MemberAddress { node: m.node, name: m.name.clone(), addresses: m.addresses.clone() })
+            .collect()
+    }
+
     /// One input at one moment. `wall` is the same moment for people.
     pub(crate) fn handle(&mut self, input: Input, now: Instant, wall: SystemTime) -> Vec<Effect> {
         self.version += 1;
@@ -232,7 +245,7 @@ impl MembershipState {
                 self.manifest(node, hash, manifest, now, &mut effects)
             }
             Input::Cards { cards } => self.cards_came(cards, now, &mut effects),
-            Input::Members { members } => self.told(members, now),
+            Input::Members { members } => self.told(members, now, &mut effects),
             Input::Static { addresses } => self.statics.extend(addresses.into_iter().map(|address| {
                 StaticPeer { address, resolved: Vec::new(), node: None, failures: 0, next_dial: now }
             })),
@@ -439,7 +452,8 @@ impl MembershipState {
         self.cards.retain(|hash, _| used.contains(hash));
     }
 
-    fn told(&mut self, members: Vec<MemberAddress>, now: Instant) {
+    fn told(&mut self, members: Vec<MemberAddress>, now: Instant, effects: &mut Vec<Effect>) {
+        let mut news = false;
         for told in members {
             let Some(contact) = self.contact(told.node, told.name, now) else { continue };
             for address in told.addresses {
@@ -447,8 +461,12 @@ impl MembershipState {
                 if !addresses.contains(&address) && addresses.len() < limits::MEMBER_ADDRESSES {
                     addresses.push(address);
                     contact.failures = 0;
+                    news = true;
                 }
             }
+        }
+        if news {
+            effects.push(Effect::Persist);
         }
     }
 

@@ -263,6 +263,29 @@ fn only_members_with_a_certificate_are_passed_on() {
 }
 
 #[test]
+fn the_address_book_grows_by_hearsay_and_loses_nobody_who_is_away() {
+    let mut mesh = Mesh::new();
+    assert_eq!(mesh.told(3), [Effect::Persist]);
+    assert!(mesh.told(3).is_empty(), "nothing new");
+    let book = |mesh: &Mesh| -> Vec<NodeId> { mesh.state.address_book().iter().map(|m| m.node).collect() };
+    assert_eq!(book(&mesh), [id(3)]);
+    assert!(mesh.connect(9).contains(&Effect::Persist));
+    assert_eq!(book(&mesh), [id(9), id(3)], "who was met stands first");
+    // A node that dialled us: where it is reached is told later.
+    mesh.give(Input::Connected {
+        node: id(8),
+        name: name("n8"),
+        role: Role::Worker,
+        grants: Grants::default(),
+        address: Some("192.0.2.8:50000".into()),
+        outbound: false,
+    });
+    assert_eq!(book(&mesh), [id(9), id(3)]);
+    assert_eq!(mesh.told(8), [Effect::Persist]);
+    assert_eq!(book(&mesh), [id(8), id(9), id(3)]);
+}
+
+#[test]
 fn what_a_hostile_member_tells_is_bounded() {
     let mut mesh = Mesh::new();
     for n in 0..3000u16 {

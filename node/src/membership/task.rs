@@ -1,15 +1,23 @@
 //! Drives [`MembershipState`]: network events and this node's own load in, fetches and adverts out, a snapshot for everybody.
-use std::{collections::BTreeMap, path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeMap,
+    path::PathBuf,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
 
 use futures::{StreamExt, future::BoxFuture, stream::FuturesUnordered};
 use octomesh_protocol::{
     advert::{Advert, CardsReply, CardsRequest, LoadState, Manifest, Sync},
-    card::{SandboxLevel, ToolCard},
+    card::ToolCard,
     id::{CardHash, NodeId, ToolName},
     limits,
     trust::Role,
 };
-use octomesh_tools::registry::{Registry, Snapshot};
+use octomesh_tools::{
+    registry::{Registry, Snapshot},
+    sandbox::Sandbox,
+};
 use tokio::{
     sync::{broadcast, mpsc, watch},
     time::{Instant, MissedTickBehavior},
@@ -41,7 +49,7 @@ pub(crate) struct Membership {
     pub(crate) incarnation: u64,
     pub(crate) region: String,
     pub(crate) tags: Vec<String>,
-    pub(crate) sandbox: SandboxLevel,
+    pub(crate) sandbox: Sandbox,
     /// Addresses given by the owner; when empty, those that the network listens on.
     pub(crate) advertise: Vec<String>,
     /// Loopback addresses may be told to others: the owner listens on one explicitly.
@@ -70,6 +78,9 @@ struct Task {
     seq: u64,
     told: LoadState,
     told_at: Option<Instant>,
+    /// Address books that were to be written, and the newest that was.
+    persists: u64,
+    persisted: Arc<Mutex<u64>>,
 }
 
 impl Membership {
@@ -92,6 +103,8 @@ impl Membership {
             seq: 0,
             told: LoadState::default(),
             told_at: None,
+            persists: 0,
+            persisted: Arc::default(),
         };
         task.take_tools();
         task.tell(false);
@@ -205,11 +218,21 @@ impl Task {
                 }));
             }
             Effect::Persist => {
-                let me = self.facts.me.node;
-                let members: Vec<_> = self.state.addresses().into_iter().filter(|m| m.node != me).collect();
+                let members = self.state.address_book();
                 let path = self.facts.peers_file.clone();
+                self.persists += 1;
+                let (turn, newest) = (self.persists, Arc::clone(&self.persisted));
                 self.fetches.push(Box::pin(async move {
-                    let written = tokio::task::spawn_blocking(move || peers::write(&path, &members)).await;
+                    let write = move || {
+                        // Held while writing: of two lists on their way the newer stays, whichever thread is faster.
+                        let mut newest = newest.lock().unwrap_or_else(PoisonError::into_inner);
+                        if *newest > turn {
+                            return Ok(());
+                        }
+                        *newest = turn;
+                        peers::write(&path, &members)
+                    };
+                    let written = tokio::task::spawn_blocking(write).await;
                     if let Ok(Err(error)) = written {
                         tracing::warn!(%error, "addresses of members can't be written; after a restart they are learnt anew");
                     }
@@ -369,7 +392,7 @@ impl Task {
             models: Vec::new(),
             tool_set,
             speed_percent: 100,
-            sandbox: self.facts.sandbox,
+            sandbox: self.facts.sandbox.level(),
             region: self.facts.region.clone(),
             tags: self.facts.tags.clone(),
             version: env!("CARGO_PKG_VERSION").to_owned(),

@@ -8,6 +8,7 @@ use octomesh_protocol::{
     step::RefuseReason,
     trust::Role,
 };
+use octomesh_tools::policy;
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
@@ -252,7 +253,7 @@ impl Placement<'_> {
     fn check_confinement(&self, member: &Member, card: &ToolCard, advert: &Advert) -> Result<(), Out> {
         let local = self.view.is_me(member.node);
         let grants = self.view.own().map(|own| &own.grants).filter(|_| !local);
-        let demanded = card.needs.min_sandbox.max(grants.and_then(|g| g.min_sandbox));
+        let demanded = policy::least_level(card, local).max(grants.and_then(|g| g.min_sandbox));
         if let Some(least) = demanded.filter(|least| advert.sandbox < *least) {
             return Err((FilterReason::Sandbox, format!("runs tools at {}, below {least}", advert.sandbox)));
         }

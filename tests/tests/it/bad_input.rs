@@ -22,7 +22,12 @@ fn arguments_that_are_wrong() {
     assert_eq!(unknown.json()["error"]["code"], "unknown_tool");
     assert!(unknown.json()["error"]["hint"].as_str().unwrap().contains("echo"), "{}", unknown.out);
     let unknown = pi.run(&["--json", "call", "ecko", "{}"]).with_code(1);
-    assert_eq!(unknown.json()["error"]["code"], "unknown_tool", "without a look at the card: {}", unknown.out);
+    assert_eq!(
+        unknown.json()["error"]["code"],
+        "unknown_tool",
+        "without a look at the card: {}",
+        unknown.out
+    );
     let people = pi.run(&["call", "ecko", "text=hello"]).with_code(1);
     assert!(people.err.contains("ecko") && people.err.contains("did you mean echo"), "{people:?}");
 
@@ -34,8 +39,11 @@ fn arguments_that_are_wrong() {
         let done = pi.run(&["--json", "call", "echo", arguments]);
         assert!(matches!(done.code, 1 | 2), "{what}: {done:?}");
         let message = done.json();
-        let message =
-            message.pointer("/error/message").or(message.pointer("/output/error/message")).unwrap().to_string();
+        let message = message
+            .pointer("/error/message")
+            .or(message.pointer("/output/error/message"))
+            .unwrap()
+            .to_string();
         assert!(words.iter().all(|word| message.contains(word)), "{what}: {message}");
     }
     for arguments in ["[1, 2]", "{\"text\": ", "{\"text\": \"a\"} x"] {
@@ -92,10 +100,22 @@ fn programs_that_do_not_behave() {
     let mesh = Mesh::up(&["pi", "attic"], |machine| {
         if machine.name == "attic" {
             machine.tool("not_text", "effect = \"pure\"", r"printf 'caf\351 \377\376\n'");
-            machine.tool("chatty", "effect = \"pure\"\ntimeout_s = 30", "head -c 52428800 /dev/zero | tr '\\0' 'x'");
-            machine.tool("loud", "effect = \"pure\"", "head -c 52428800 /dev/zero | tr '\\0' 'x' >&2; echo '{\"done\": true}'");
+            machine.tool(
+                "chatty",
+                "effect = \"pure\"\ntimeout_s = 30",
+                "head -c 52428800 /dev/zero | tr '\\0' 'x'",
+            );
+            machine.tool(
+                "loud",
+                "effect = \"pure\"",
+                "head -c 52428800 /dev/zero | tr '\\0' 'x' >&2; echo '{\"done\": true}'",
+            );
             machine.tool("endless", "effect = \"pure\"\ntimeout_s = 1", "while true; do sleep 301; done");
-            machine.tool("forks", "effect = \"pure\"", "for i in 1 2 3; do setsid sleep 302 & sleep 302 & done\necho '{\"left\": 6}'");
+            machine.tool(
+                "forks",
+                "effect = \"pure\"",
+                "for i in 1 2 3; do setsid sleep 302 & sleep 302 & done\necho '{\"left\": 6}'",
+            );
             machine.tool("fails", "effect = \"pure\"", "echo 'no paper in the printer' >&2; exit 3");
             machine.tool("dies", "effect = \"pure\"", "kill -SEGV $$");
         }
@@ -275,7 +295,11 @@ fn a_home_that_is_not_writable() {
     assert!(done.error().contains("node.key"), "{}", done.out);
     assert_eq!(fs::read(&key).unwrap(), b"not a key");
     fs::write(&key, good).unwrap();
-    fs::write(pi.home.join("journal.db"), "this is no database, but it is long enough to be taken for one".repeat(100)).unwrap();
+    fs::write(
+        pi.home.join("journal.db"),
+        "this is no database, but it is long enough to be taken for one".repeat(100),
+    )
+    .unwrap();
     let done = pi.run(&["--json", "up"]).with_code(1);
     assert!(done.error().contains("journal.db"), "{}", done.out);
 }
@@ -297,7 +321,10 @@ fn a_home_of_somebody_else() {
         fs::set_permissions(folder, mode).unwrap();
     }
     let program = mesh.folder().join("octomesh");
-    fs::copy(octomesh_tests::program::path(), &program).unwrap();
+    // By another process: a descriptor of ours that is open for writing would be inherited by what other tests start just then,
+    // and a program that somebody writes to can't be started.
+    let copied = std::process::Command::new("cp").arg(octomesh_tests::program::path()).arg(&program).status();
+    assert!(copied.unwrap().success());
     for args in [&["up"][..], &["init", "--name", "x"]] {
         let mut command = std::process::Command::new(&program);
         command.env_clear().arg("--json").arg("--home").arg(&pi.home).args(args).uid(65_534).gid(65_534);

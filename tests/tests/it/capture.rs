@@ -88,12 +88,21 @@ fn check_peers(home: &Path, port: u16) {
 async fn a_session_shows_nothing_of_a_call_and_the_plaintext_transport_all() {
     let marker = marker();
     let clear = capture(true, &marker).await;
-    assert!(contains(&clear, &marker), "the plaintext capture must contain the marker, or this test shows nothing");
+    assert!(
+        contains(&clear, &marker),
+        "the plaintext capture must contain the marker, or this test shows nothing"
+    );
     assert!(contains(&clear, "calm sea and a light breeze"));
     assert!(contains(&clear, "file_write"), "cards are in the clear too");
 
     let secure = capture(false, &marker).await;
-    let hidden = [marker.clone(), hex(marker.as_bytes()), "calm sea".to_owned(), "file_write".to_owned(), "echo".to_owned()];
+    let hidden = [
+        marker.clone(),
+        hex(marker.as_bytes()),
+        "calm sea".to_owned(),
+        "file_write".to_owned(),
+        "echo".to_owned(),
+    ];
     for text in hidden.iter().chain(&base64(&marker)) {
         // Four letters come about by chance once in four thousand million bytes.
         assert!(!contains(&secure, text), "the capture of a session contains {text:?}");

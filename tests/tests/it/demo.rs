@@ -33,7 +33,12 @@ impl Stage {
 
     fn start(&self, args: &[&str]) -> Running {
         let mut command = program::command(&[]);
-        command.env("TMPDIR", self.path()).env("HOME", self.path()).arg("demo").args(args).stdin(Stdio::null());
+        command
+            .env("TMPDIR", self.path())
+            .env("HOME", self.path())
+            .arg("demo")
+            .args(args)
+            .stdin(Stdio::null());
         // Each in its own group already; SIGINT goes to the demo alone, as from a terminal it goes to its group.
         command.process_group(0);
         Running::start(command, self.path(), "demo")

@@ -107,7 +107,9 @@ fn a_question_that_nothing_here_answers_gets_three_guesses() {
 fn commands_without_a_node_say_so() {
     let mesh = Mesh::furnished(&["pi"], |_| {});
     let pi = &mesh["pi"];
-    for args in [&["status"][..], &["nodes"], &["call", "echo", "text=hello"], &["solve", "calculate 1"], &["invite"]] {
+    for args in
+        [&["status"][..], &["nodes"], &["call", "echo", "text=hello"], &["solve", "calculate 1"], &["invite"]]
+    {
         let done = pi.run(&[&["--json"], args].concat()).with_code(69);
         assert!(done.error().contains(&pi.api), "{}", done.out);
     }

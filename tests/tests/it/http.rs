@@ -5,7 +5,10 @@ use std::{
     time::Duration,
 };
 
-use octomesh_tests::{Machine, Mesh, SUITE, wait::{wait, when}};
+use octomesh_tests::{
+    Machine, Mesh, SUITE,
+    wait::{wait, when},
+};
 use serde_json::{Value, json};
 
 /// Status, headers and body of one request, written by hand so that nothing is added to it.
@@ -24,7 +27,10 @@ impl Answer {
     fn code(&self) -> String {
         let value = self.json();
         let error = value["error"].as_object().unwrap_or_else(|| panic!("{value}"));
-        assert!(error["message"].as_str().is_some_and(|m| !m.is_empty()) && error.contains_key("hint"), "{value}");
+        assert!(
+            error["message"].as_str().is_some_and(|m| !m.is_empty()) && error.contains_key("hint"),
+            "{value}"
+        );
         error["code"].as_str().unwrap().to_owned()
     }
 }
@@ -44,10 +50,13 @@ fn send(machine: &Machine, request: &str) -> Answer {
 
 fn request(machine: &Machine, method: &str, path: &str, headers: &str, body: &str) -> Answer {
     let (host, length) = (&machine.api, body.len());
-    let host = if headers.to_lowercase().contains("host:") { String::new() } else { format!("Host: {host}\r\n") };
+    let host =
+        if headers.to_lowercase().contains("host:") { String::new() } else { format!("Host: {host}\r\n") };
     send(
         machine,
-        &format!("{method} {path} HTTP/1.1\r\n{host}Connection: close\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n{headers}\r\n{body}"),
+        &format!(
+            "{method} {path} HTTP/1.1\r\n{host}Connection: close\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n{headers}\r\n{body}"
+        ),
     )
 }
 
@@ -70,7 +79,8 @@ fn only_who_has_the_token_and_means_this_machine_is_served() {
     for open in ["/healthz", "/readyz"] {
         assert_eq!(request(pi, "GET", open, "", "").status, 200, "{open}");
     }
-    let paths = ["/metrics", "/api/mesh/status", "/api/mesh/nodes", "/api/tools", "/api/runs", "/nothing", "/"];
+    let paths =
+        ["/metrics", "/api/mesh/status", "/api/mesh/nodes", "/api/tools", "/api/runs", "/nothing", "/"];
     for path in paths {
         for wrong in ["", "Authorization: Bearer 0000\r\n", "Authorization: Basic cGk6cGk=\r\n"] {
             let answer = request(pi, "GET", path, wrong, "");
@@ -87,7 +97,10 @@ fn only_who_has_the_token_and_means_this_machine_is_served() {
             assert_eq!((answer.status, answer.code().as_str()), (403, "bad_host"), "{path} {host}");
         }
     }
-    assert_eq!(request(pi, "GET", "/api/mesh/status", &format!("Host: localhost:1\r\n{}", token(pi)), "").status, 200);
+    assert_eq!(
+        request(pi, "GET", "/api/mesh/status", &format!("Host: localhost:1\r\n{}", token(pi)), "").status,
+        200
+    );
     let port = pi.api.rsplit(':').next().unwrap();
     assert!(pi.token().len() >= 32, "a token that can be guessed");
     assert_ne!(port, "0");
@@ -99,7 +112,8 @@ fn only_who_has_the_token_and_means_this_machine_is_served() {
 
 #[test]
 fn what_the_command_line_can_do_a_program_can_do() {
-    let mesh = Mesh::up(&["pi", "attic"], |machine| machine.write(&format!("{}.txt", machine.name), "some words\n"));
+    let mesh =
+        Mesh::up(&["pi", "attic"], |machine| machine.write(&format!("{}.txt", machine.name), "some words\n"));
     let pi = &mesh["pi"];
     let ask = json!({"tool": "file_read", "arguments": {"path": "attic.txt"}});
     let place = post(pi, "/api/place", &ask);
@@ -130,7 +144,12 @@ fn what_the_command_line_can_do_a_program_can_do() {
         ("POST", "/api/call", "{".to_owned(), 400),
         ("POST", "/api/call", String::new(), 400),
         ("POST", "/api/call", "[".repeat(10_000), 400),
-        ("POST", "/api/call", json!({"tool": "echo", "arguments": {"text": "a".repeat(10 << 20)}}).to_string(), 413),
+        (
+            "POST",
+            "/api/call",
+            json!({"tool": "echo", "arguments": {"text": "a".repeat(10 << 20)}}).to_string(),
+            413,
+        ),
         ("POST", "/api/call", json!({"tool": "file_read", "arguments": {"path": "no.txt"}}).to_string(), 503),
         ("POST", "/api/runs", json!({"question": " "}).to_string(), 400),
         ("GET", "/api/call", String::new(), 405),
@@ -192,7 +211,11 @@ fn samples(text: &str) -> Vec<(String, String, f64)> {
 fn metric(machine: &Machine, name: &str, label: &str) -> f64 {
     let answer = get(machine, "/metrics");
     assert!(answer.head.contains("content-type: text/plain; version=0.0.4"), "{}", answer.head);
-    samples(&answer.body).iter().filter(|(n, l, _)| n == name && l.contains(label)).map(|(.., value)| value).sum()
+    samples(&answer.body)
+        .iter()
+        .filter(|(n, l, _)| n == name && l.contains(label))
+        .map(|(.., value)| value)
+        .sum()
 }
 
 #[test]
@@ -220,11 +243,14 @@ fn metrics_are_well_formed_and_move() {
     assert!(metric(pi, "octomesh_sessions", &format!("suite=\"{SUITE}\"")) >= 1.0);
     assert_eq!(metric(pi, "octomesh_build_info", "version="), 1.0);
     // Gauges are read once a second.
-    let slots = pi.json(&["status"])["slots"].as_f64().unwrap();
+    let status = pi.json(&["status"]);
+    let slots = status["slots"].as_f64().unwrap();
+    let levels = ["none", "rlimits", "landlock+seccomp", "userns+landlock+seccomp", "bwrap+landlock+seccomp"];
+    let level = levels.iter().zip(0u8..).find(|(name, _)| status["sandbox"] == **name).unwrap().1;
     for (name, label, expected) in [
         ("octomesh_peers", "state=\"alive\"", 1.0),
         ("octomesh_slots", "", slots),
-        ("octomesh_sandbox_level", "", 1.0),
+        ("octomesh_sandbox_level", "", f64::from(level)),
         ("octomesh_steps_running", "", 0.0),
         ("octomesh_leases_active", "", 0.0),
     ] {
@@ -244,7 +270,8 @@ fn many_calls_at_once_all_arrive() {
         let done: Vec<Value> = std::thread::scope(|scope| {
             let calls: Vec<_> = (0..24)
                 .map(|n| {
-                    let ask = json!({"tool": "echo", "arguments": {"text": format!("call {n}")}, "node": "attic"});
+                    let ask =
+                        json!({"tool": "echo", "arguments": {"text": format!("call {n}")}, "node": "attic"});
                     scope.spawn(move || post(pi, "/api/call", &ask).json())
                 })
                 .collect();
@@ -252,7 +279,11 @@ fn many_calls_at_once_all_arrive() {
         });
         for (n, call) in done.iter().enumerate() {
             assert_eq!(call["output"]["text"], format!("call {n}").as_str(), "{call}");
-            assert_eq!((call["node"].as_str(), call["attempts"].as_u64()), (Some("attic"), Some(1)), "{call}");
+            assert_eq!(
+                (call["node"].as_str(), call["attempts"].as_u64()),
+                (Some("attic"), Some(1)),
+                "{call}"
+            );
             let why = get(pi, &format!("/api/decisions/{}", call["decision_id"].as_str().unwrap())).json();
             assert_eq!(why["refusals"], json!([]), "{why}");
         }

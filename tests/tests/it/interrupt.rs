@@ -57,7 +57,8 @@ fn gone(mesh: &Mesh, patience: Duration) {
 fn ctrl_c_stops_a_run_on_the_other_node() {
     let mesh = mesh();
     let plan = mesh.folder().join("plan.json");
-    std::fs::write(&plan, r#"{"blocks": [{"id": "one", "goal": "wait", "steps": [{"tool": "slow_tree"}]}]}"#).unwrap();
+    std::fs::write(&plan, r#"{"blocks": [{"id": "one", "goal": "wait", "steps": [{"tool": "slow_tree"}]}]}"#)
+        .unwrap();
     let mut solve = mesh["pi"].start(&["--json", "solve", "--plan", plan.to_str().unwrap()]);
     wait_for_tree(&mesh, &mut solve);
     let runs = mesh["pi"].json(&["runs"]);
@@ -90,7 +91,8 @@ fn a_call_ends_with_the_command_that_asked_for_it() {
 fn a_run_goes_on_without_its_command_and_can_be_cancelled_from_another() {
     let mesh = mesh();
     let plan = mesh.folder().join("plan.json");
-    std::fs::write(&plan, r#"{"blocks": [{"id": "one", "goal": "wait", "steps": [{"tool": "slow_tree"}]}]}"#).unwrap();
+    std::fs::write(&plan, r#"{"blocks": [{"id": "one", "goal": "wait", "steps": [{"tool": "slow_tree"}]}]}"#)
+        .unwrap();
     let mut solve = mesh["pi"].start(&["solve", "--plan", plan.to_str().unwrap()]);
     wait_for_tree(&mesh, &mut solve);
     solve.signal(Signal::KILL);

@@ -9,4 +9,5 @@ mod http;
 mod interrupt;
 mod namespaces;
 mod restart;
+mod shell;
 mod tool_folder;

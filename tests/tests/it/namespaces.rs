@@ -1,5 +1,10 @@
 //! Three machines with networks of their own: no loopback between them, only their addresses and TCP.
-use octomesh_tests::{Machine, Mesh, SUITE, machine::free_port, namespace::Lab, wait::{PATIENCE, wait, when}};
+use octomesh_tests::{
+    Machine, Mesh, SUITE,
+    machine::free_port,
+    namespace::Lab,
+    wait::{PATIENCE, wait, when},
+};
 
 /// Why it can't be shown here; a failure where it must be.
 fn lab(count: usize) -> Option<Lab> {
@@ -42,7 +47,8 @@ fn three_homes_in_three_networks_join_by_ticket_and_work_for_each_other() {
         assert!(call["output"].to_string().contains(&format!("this is {to}")), "{call}");
         let sessions = mesh[from].json(&["sessions"]);
         let sessions = sessions["sessions"].as_array().unwrap();
-        let peers: std::collections::BTreeSet<&str> = sessions.iter().map(|s| s["name"].as_str().unwrap()).collect();
+        let peers: std::collections::BTreeSet<&str> =
+            sessions.iter().map(|s| s["name"].as_str().unwrap()).collect();
         assert_eq!(peers.len(), 2, "{sessions:?}");
         for session in sessions {
             assert_eq!(session["suite"], SUITE);
@@ -56,7 +62,8 @@ fn three_homes_in_three_networks_join_by_ticket_and_work_for_each_other() {
         let nodes = mesh["pi"].json(&["nodes"]);
         when(node(&nodes, "attic")["state"] != "alive", &nodes)
     });
-    let refused = mesh["pi"].run(&["--json", "call", "file_read", "path=where.txt", "--node", "attic"]).with_code(4);
+    let refused =
+        mesh["pi"].run(&["--json", "call", "file_read", "path=where.txt", "--node", "attic"]).with_code(4);
     assert!(refused.error().contains("attic"), "{}", refused.out);
     lab.cable(1, true);
     mesh["pi"].wait_for(PATIENCE * 2, &names);

@@ -22,7 +22,11 @@ fn restarted_nodes_find_each_other_without_flags() {
 
     for name in ["attic", "pi"] {
         let done = mesh[name].stop().with_code(0);
-        assert!(done.out.contains("\"event\":\"stopped\"") && done.out.contains("\"orderly\":true"), "{}", done.out);
+        assert!(
+            done.out.contains("\"event\":\"stopped\"") && done.out.contains("\"orderly\":true"),
+            "{}",
+            done.out
+        );
     }
     // In the order in which they were made, and the other way round.
     for order in [["pi", "attic"], ["attic", "pi"]] {

@@ -6,10 +6,12 @@ use serde_json::Value;
 
 use crate::{
     registry::{Registry, RegistryError},
+    sandbox::Sandbox,
     tool::{Arguments, Tool, ToolError},
 };
 
 pub mod calc;
+mod code;
 pub mod echo;
 pub mod file_list;
 pub mod file_read;
@@ -18,6 +20,9 @@ pub mod file_write;
 pub(crate) mod files;
 pub mod hash;
 pub mod json;
+pub mod run_python_code;
+mod seats;
+pub mod shell;
 pub mod text_stats;
 pub mod time;
 pub mod tool_info;
@@ -28,7 +33,7 @@ pub trait Catalogue: Send + Sync {
     fn cards(&self) -> Vec<(Arc<ToolCard>, Vec<NodeName>)>;
 }
 
-/// Registers all built-in tools.
+/// Registers the built-in tools that run in the node's own process.
 ///
 /// # Errors
 /// [`RegistryError`]: a name is taken, or one of our own cards is bad.
@@ -50,6 +55,16 @@ pub fn register_all(registry: &Registry, catalogue: Arc<dyn Catalogue>) -> Resul
         registry.register(tool)?;
     }
     Ok(())
+}
+
+/// Registers the tools that run code of their callers. They share the places that such programs have.
+///
+/// # Errors
+/// As [`register_all`].
+pub fn register_code(registry: &Registry, sandbox: &Sandbox) -> Result<(), RegistryError> {
+    let bench = code::Bench::new(sandbox);
+    registry.register(Arc::new(shell::Shell::new(bench.clone())?))?;
+    registry.register(Arc::new(run_python_code::RunPythonCode::new(bench)?))
 }
 
 /// The card in `text`.

@@ -4,8 +4,8 @@ use serde::{Deserialize, Serialize};
 
 /// Limits of one program and, where the kernel counts per process, of each process it starts.
 ///
-/// The number of processes is not limited: the kernel counts it per user, not per program, so a limit would hit the owner's
-/// other programs (and not count at all for root). The deadline ends a fork bomb.
+/// The number of processes is only limited in a user namespace or for a spare user: elsewhere the kernel counts all programs
+/// of the owner (and does not count at all for root). There the deadline ends a fork bomb.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Limits {
     /// CPU time per process, in seconds over all its threads.
@@ -16,10 +16,15 @@ pub struct Limits {
     pub file_bytes: u64,
     /// Heap and private writable memory, in bytes. Not the address space: that limit breaks programs that only reserve.
     pub data_bytes: u64,
+    /// Processes and threads, counted over all that the program starts, where the kernel can count that.
+    #[serde(default)]
+    pub processes: Option<u64>,
 }
 
 /// Two GiB: what a program gets when its card does not ask for more.
 const DATA_BYTES: u64 = 2 << 30;
+/// Processes, besides one thread for each processor.
+const PROCESSES: u64 = 64;
 
 impl Limits {
     /// The default for a program that may run `timeout_s` seconds and needs `memory` bytes (0: not said).
@@ -32,21 +37,28 @@ impl Limits {
             open_files: 256,
             file_bytes: 256 << 20,
             data_bytes: memory.max(DATA_BYTES),
+            processes: Some(PROCESSES + threads),
         }
     }
 
     /// Applies them to this process; they are inherited and can't be raised again.
     pub(super) fn apply(&self) -> Result<(), String> {
+        let processes = self.processes.map(|n| (Resource::RLIMIT_NPROC, n));
         for (resource, wanted) in [
             (Resource::RLIMIT_CPU, self.cpu_s),
             (Resource::RLIMIT_NOFILE, self.open_files),
             (Resource::RLIMIT_FSIZE, self.file_bytes),
             (Resource::RLIMIT_DATA, self.data_bytes),
             (Resource::RLIMIT_CORE, 0),
-        ] {
+        ]
+        .into_iter()
+        .chain(processes)
+        {
             let (_, hard) = getrlimit(resource).map_err(|e| format!("{resource:?}: {e}"))?;
-            let limit = wanted.min(hard);
-            setrlimit(resource, limit, limit).map_err(|e| format!("{resource:?}: {e}"))?;
+            // A second between the signal that says why and the one that is certain.
+            let most = if resource == Resource::RLIMIT_CPU { wanted + 1 } else { wanted };
+            setrlimit(resource, wanted.min(hard), most.min(hard))
+                .map_err(|e| format!("{resource:?}: {e}"))?;
         }
         Ok(())
     }

@@ -6,14 +6,21 @@ use std::{
     time::Duration,
 };
 
-use octomesh_protocol::step::EventKind;
+use nix::sys::signal::Signal;
+use octomesh_protocol::{card::SandboxLevel, step::EventKind};
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWriteExt},
     process::{Child, ChildStdin, Command},
+    time::Instant,
 };
 use tokio_util::sync::CancellationToken;
 
-use super::{Launcher, limits::Limits, supervise::Spec};
+use super::{
+    Launcher, MESSAGE_PREFIX, NOT_STARTED,
+    limits::Limits,
+    quota::{Quota, Usage},
+    supervise::Spec,
+};
 use crate::tool::{CallContext, EventSink, ToolError};
 
 pub(crate) use super::supervise::describe;
@@ -28,6 +35,10 @@ const STOP_LIMIT: Duration = Duration::from_secs(6);
 const PIPE_GRACE: Duration = Duration::from_secs(1);
 /// Bytes of one log line that is reported.
 const LINE_BYTES: usize = 1024;
+/// Between two looks at the workspace: a disk that takes 500 MB a second then takes 1 GB too much.
+const LOOK_EVERY: Duration = Duration::from_secs(2);
+/// Bytes of stderr that are looked through for the reason of an end.
+const SAID: usize = 2000;
 /// Log lines reported by one call; all of them are counted, and the tail is kept.
 const LINES: usize = 1000;
 
@@ -36,7 +47,14 @@ pub(crate) struct Program {
     pub(crate) program: PathBuf,
     pub(crate) args: Vec<String>,
     pub(crate) env: BTreeMap<String, String>,
+    /// The workspace: writable, and where it starts.
     pub(crate) dir: PathBuf,
+    /// A folder that it may read: that of the tool it belongs to.
+    pub(crate) tool: Option<PathBuf>,
+    /// Whether it may use the network.
+    pub(crate) network: bool,
+    /// Devices besides the usual ones.
+    pub(crate) devices: Vec<PathBuf>,
     pub(crate) limits: Limits,
     /// Written to its stdin, which is then closed.
     pub(crate) input: Vec<u8>,
@@ -73,11 +91,6 @@ impl Captured {
         self.head.iter().chain(&self.tail).copied().collect()
     }
 
-    /// Head and tail.
-    pub(crate) fn parts(&self) -> (&[u8], Vec<u8>) {
-        (&self.head, self.tail.iter().copied().collect())
-    }
-
     /// The last `max` bytes that were kept, as text.
     pub(crate) fn last(&self, max: usize) -> String {
         let kept = self.kept();
@@ -87,27 +100,150 @@ impl Captured {
     }
 }
 
+/// What ended a program before its own end. Its name is what results and metrics say.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, strum::IntoStaticStr, strum::Display)]
+#[strum(serialize_all = "snake_case")]
+pub(crate) enum Limit {
+    /// Its time was over.
+    Timeout,
+    /// Its processor time was over.
+    Cpu,
+    /// It needed more memory than it may have.
+    Memory,
+    /// It started more processes than it may have.
+    Pids,
+    /// It wrote a larger file than it may.
+    FileSize,
+    /// It filled the workspace.
+    Quota,
+}
+
+impl Limit {
+    /// Whether the program itself has ended, with a code that says it.
+    pub(crate) const fn is_seen_in_code(self) -> bool {
+        !matches!(self, Self::Timeout | Self::Quota)
+    }
+}
+
 /// A program that has ended, and everything that it started with it.
 pub(crate) struct Finished {
     pub(crate) status: ExitStatus,
     pub(crate) stdout: Captured,
     pub(crate) stderr: Captured,
+    pub(crate) level: SandboxLevel,
+    pub(crate) limit: Option<Limit>,
 }
 
-/// Runs a program. On cancel, deadline and timeout it returns when the whole tree is gone; when the future is dropped the
-/// launcher ends the tree by itself.
-pub(crate) async fn run(
+impl Finished {
+    pub(crate) fn succeeded(&self) -> bool {
+        self.limit.is_none() && self.status.success()
+    }
+
+    /// How it ended, for people.
+    pub(crate) fn describe(&self) -> String {
+        match self.limit {
+            Some(Limit::Timeout) => "stopped at its time limit".into(),
+            Some(Limit::Quota) => "stopped because the workspace is full".into(),
+            _ => describe(self.status),
+        }
+    }
+
+    /// The words of a launcher or a stage that could not start the program.
+    pub(crate) fn not_started(&self) -> Option<String> {
+        let said = self.stderr.last(SAID);
+        if self.status.code() == Some(i32::from(NOT_STARTED))
+            && let Some(reason) = said.strip_prefix(MESSAGE_PREFIX)
+        {
+            return Some(reason.to_owned());
+        }
+        let is_builder =
+            self.status.code() == Some(1) && self.stdout.total == 0 && said.starts_with("bwrap: ");
+        is_builder.then_some(said)
+    }
+
+    /// What ended it, as far as its end shows: signals are certain, words are what the usual runtimes say.
+    fn ended_by(&self) -> Option<Limit> {
+        let code = self.status.code()?;
+        if code == 128 + Signal::SIGXCPU as i32 {
+            return Some(Limit::Cpu);
+        }
+        if code == 128 + Signal::SIGXFSZ as i32 {
+            return Some(Limit::FileSize);
+        }
+        if code == 0 {
+            return None;
+        }
+        let said = self.stderr.last(SAID);
+        let says = |words: &[&str]| words.iter().any(|w| said.contains(w));
+        if says(&["MemoryError", "Cannot allocate memory", "out of memory", "bad_alloc"]) {
+            return Some(Limit::Memory);
+        }
+        let pids =
+            ["Cannot fork", "cannot fork", "fork: ", "can't start new thread", "BlockingIOError: [Errno 11]"];
+        says(&pids).then_some(Limit::Pids)
+    }
+}
+
+/// What a run ends with.
+pub(crate) struct Terms<'a> {
+    pub(crate) cancel: &'a CancellationToken,
+    pub(crate) deadline: Instant,
+    pub(crate) events: &'a EventSink,
+    /// Put into the environment of the launcher, where the program must not find it.
+    pub(crate) secret: Option<&'a str>,
+}
+
+impl<'a> From<&'a CallContext> for Terms<'a> {
+    fn from(context: &'a CallContext) -> Self {
+        Self { cancel: &context.cancel, deadline: context.deadline, events: &context.events, secret: None }
+    }
+}
+
+/// Looks from time to time whether the workspace is full.
+pub(super) struct Guard<'a, F> {
+    pub(super) look: &'a F,
+    pub(super) quota: &'a Quota,
+}
+
+impl<F, R> Guard<'_, F>
+where
+    F: Fn() -> R + Sync,
+    R: Future<Output = Result<Usage, ToolError>> + Send,
+{
+    /// Returns when it is. A look takes at most a twentieth of the time.
+    async fn full(&self) {
+        let mut pause = LOOK_EVERY;
+        loop {
+            tokio::time::sleep(pause).await;
+            let begun = Instant::now();
+            if (self.look)().await.is_ok_and(|usage| usage.over(self.quota).is_some()) {
+                return;
+            }
+            pause = LOOK_EVERY.max(begun.elapsed() * 20);
+        }
+    }
+}
+
+/// Runs a program. On cancel and deadline it returns an error when the whole tree is gone; when the future is dropped the
+/// launcher ends the tree by itself. A program that meets its own time limit or fills the workspace has a result.
+pub(super) async fn run<F, R>(
     launcher: &Launcher,
-    program: Program,
-    context: &CallContext,
-) -> Result<Finished, ToolError> {
-    let timeout = program.timeout;
-    let (mut child, lifeline) = spawn(launcher)?;
+    spec: Spec,
+    input: Vec<u8>,
+    timeout: Duration,
+    terms: &Terms<'_>,
+    guard: &Guard<'_, F>,
+) -> Result<Finished, ToolError>
+where
+    F: Fn() -> R + Sync,
+    R: Future<Output = Result<Usage, ToolError>> + Send,
+{
+    let (mut child, lifeline) = spawn(launcher, terms.secret)?;
     let stop = CancellationToken::new();
     let ended = CancellationToken::new();
     let stdout = child.stdout.take();
     let stderr = child.stderr.take();
-    let feed = feed(lifeline, program, &stop);
+    let feed = feed(lifeline, spec, input, &stop);
     let watch = async {
         let (status, stdout, stderr) = tokio::join!(
             async {
@@ -116,10 +252,10 @@ pub(crate) async fn run(
                 status
             },
             capture(stdout, &ended, None),
-            capture(stderr, &ended, Some(&context.events)),
+            capture(stderr, &ended, Some(terms.events)),
         );
         let status = status.map_err(|e| ToolError::Failed(format!("wait for the launcher: {e}")))?;
-        Ok(Finished { status, stdout, stderr })
+        Ok(Finished { status, stdout, stderr, level: SandboxLevel::None, limit: None })
     };
     let both = async {
         tokio::pin!(feed, watch);
@@ -131,23 +267,36 @@ pub(crate) async fn run(
     tokio::pin!(both);
     let why = tokio::select! {
         biased;
-        result = &mut both => return result,
-        () = context.cancel.cancelled() => ToolError::Cancelled,
-        () = tokio::time::sleep_until(context.deadline) => ToolError::Timeout,
-        () = tokio::time::sleep(timeout) => ToolError::Timeout,
+        result = &mut both => return result.map(|mut finished: Finished| {
+            finished.limit = finished.ended_by();
+            finished
+        }),
+        () = terms.cancel.cancelled() => Err(ToolError::Cancelled),
+        () = tokio::time::sleep_until(terms.deadline) => Err(ToolError::Timeout),
+        () = tokio::time::sleep(timeout) => Ok(Limit::Timeout),
+        () = guard.full() => Ok(Limit::Quota),
     };
     stop.cancel();
-    if tokio::time::timeout(STOP_LIMIT, both).await.is_err() {
-        tracing::warn!(step = %context.key, "a program did not end within {STOP_LIMIT:?}");
+    let stopped = tokio::time::timeout(STOP_LIMIT, both).await;
+    if stopped.is_err() {
+        tracing::warn!("a program did not end within {STOP_LIMIT:?}");
     }
-    Err(why)
+    match (why, stopped) {
+        (Err(why), _) => Err(why),
+        (Ok(limit), Ok(Ok(mut finished))) => {
+            finished.limit = Some(limit);
+            Ok(finished)
+        }
+        (Ok(_), _) => Err(ToolError::Timeout),
+    }
 }
 
-fn spawn(launcher: &Launcher) -> Result<(Child, ChildStdin), ToolError> {
+fn spawn(launcher: &Launcher, secret: Option<&str>) -> Result<(Child, ChildStdin), ToolError> {
     let mut child = Command::new(&launcher.program)
         .args(&launcher.args)
         .arg("run")
         .env_clear()
+        .envs(secret.map(|secret| ("OCTOMESH_PROBE", secret)))
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
@@ -162,9 +311,7 @@ fn spawn(launcher: &Launcher) -> Result<(Child, ChildStdin), ToolError> {
 }
 
 /// Says what to start, then holds the lifeline until `stop`.
-async fn feed(mut lifeline: ChildStdin, program: Program, stop: &CancellationToken) {
-    let Program { program, args, env, dir, limits, input, timeout: _ } = program;
-    let spec = Spec { program, args, env, dir, limits, input_bytes: input.len() };
+async fn feed(mut lifeline: ChildStdin, spec: Spec, input: Vec<u8>, stop: &CancellationToken) {
     let Ok(mut bytes) = serde_json::to_vec(&spec) else {
         // A path that is not UTF-8. The launcher reads an empty line and says so.
         return;

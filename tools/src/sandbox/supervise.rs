@@ -4,7 +4,6 @@
 use std::{
     collections::BTreeMap,
     ffi::{OsStr, OsString},
-    fs,
     io::{self, BufRead, Read, Write},
     os::{
         fd::AsFd,
@@ -21,13 +20,14 @@ use nix::{
         signal::{SigSet, Signal, killpg},
         signalfd::{SfdFlags, SignalFd},
     },
-    unistd::{Pid, getppid, setsid},
+    unistd::Pid,
 };
 use serde::{Deserialize, Serialize};
 
 use super::{
-    MESSAGE_PREFIX, NOT_STARTED,
+    MESSAGE_PREFIX, NOT_STARTED, SANDBOX_INIT_ARGUMENT, init,
     limits::Limits,
+    plan::Plan,
     tree::{self, Reaped},
 };
 
@@ -48,6 +48,9 @@ pub(crate) struct Spec {
     pub(crate) dir: PathBuf,
     pub(crate) limits: Limits,
     pub(crate) input_bytes: usize,
+    /// How it is confined; without, by its limits only.
+    #[serde(default)]
+    pub(crate) plan: Option<Plan>,
 }
 
 /// A message of the launcher itself.
@@ -98,15 +101,18 @@ fn read_spec() -> Result<(Spec, Vec<u8>), String> {
 }
 
 fn start(own_args: usize, spec: &Spec, input: Vec<u8>) -> Result<Pid, String> {
-    let all: Vec<OsString> = std::env::args_os().collect();
-    let prefix = all.get(1..all.len().saturating_sub(own_args)).unwrap_or_default();
-    let limits = serde_json::to_string(&spec.limits).map_err(|e| e.to_string())?;
-    let mut child = Command::new("/proc/self/exe")
-        .args(prefix)
-        .arg("exec")
-        .arg(Pid::this().to_string())
-        .arg(limits)
-        .arg(&spec.program)
+    let mut command = Command::new("/proc/self/exe");
+    let parent = Pid::this().to_string();
+    if let Some(plan) = &spec.plan {
+        let plan = serde_json::to_string(plan).map_err(|e| e.to_string())?;
+        command.args([SANDBOX_INIT_ARGUMENT, "enter", &parent, &plan]);
+    } else {
+        let all: Vec<OsString> = std::env::args_os().collect();
+        let prefix = all.get(1..all.len().saturating_sub(own_args)).unwrap_or_default();
+        let limits = serde_json::to_string(&spec.limits).map_err(|e| e.to_string())?;
+        command.args(prefix).args(["exec", &parent, &limits]).arg(&spec.program);
+    }
+    let mut child = command
         .args(&spec.args)
         .env_clear()
         .envs(&spec.env)
@@ -224,21 +230,11 @@ pub(super) fn exec(args: &[OsString]) -> ExitCode {
 }
 
 fn confine(parent: &OsStr, limits: &OsStr) -> Result<(), String> {
-    let text = |s: &OsStr| s.to_str().map(str::to_owned).ok_or("exec: not UTF-8".to_owned());
-    let parent: i32 = text(parent)?.parse().map_err(|_| "exec: no parent".to_owned())?;
-    let limits: Limits = serde_json::from_str(&text(limits)?).map_err(|e| format!("exec: {e}"))?;
-    setsid().map_err(|e| format!("session: {e}"))?;
-    rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))
-        .map_err(|e| format!("parent death signal: {e}"))?;
-    if getppid().as_raw() != parent {
-        return Err("the launcher is gone".into());
-    }
+    let limits = limits.to_str().ok_or("exec: not UTF-8")?;
+    let limits: Limits = serde_json::from_str(limits).map_err(|e| format!("exec: {e}"))?;
+    init::prepare(parent)?;
     prctl::set_no_new_privs().map_err(|e| format!("no new privileges: {e}"))?;
-    // silent-ok: both are courtesy to the node; where the system forbids them the program still runs
-    let _ = fs::write("/proc/self/oom_score_adj", "500");
-    let _ = rustix::process::nice(10);
-    limits.apply()?;
-    SigSet::empty().thread_set_mask().map_err(|e| format!("signals: {e}"))
+    limits.apply()
 }
 
 /// What an exit code of the launcher says, for people.

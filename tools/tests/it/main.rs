@@ -6,9 +6,15 @@
     reason = "tests: a failed expectation ends the test; clippy only knows this of functions marked #[test]"
 )]
 
+mod bait;
 mod calls;
 mod catalogue;
+mod escapes;
 mod files;
+mod limits;
+#[cfg(feature = "sandbox-mutations")]
+mod mutations;
 mod process;
+mod sandbox;
 mod support;
 mod watch;

@@ -6,6 +6,7 @@ use std::{
 };
 
 use octomesh_protocol::{
+    card::SandboxLevel,
     id::{NodeId, NodeName, RunId, StepId, StepKey, ToolName},
     step::{EventKind, StepStatus},
     trust::{Grants, Role},
@@ -14,7 +15,7 @@ use octomesh_tools::{
     builtin,
     call::{self, CallReport},
     registry::Registry,
-    sandbox::Launcher,
+    sandbox::{Launcher, Sandbox, SandboxConfig},
     tool::{CallContext, Caller, EventSink, Workspace},
     watch,
 };
@@ -33,7 +34,19 @@ pub(crate) fn name(text: &str) -> ToolName {
 }
 
 pub(crate) fn launcher() -> Launcher {
-    Launcher { program: PathBuf::from(env!("CARGO_BIN_EXE_octomesh-launch")), args: vec![] }
+    // Given when the tests run as a user that can't reach the build folder.
+    let program = std::env::var_os("OCTOMESH_TEST_LAUNCHER")
+        .unwrap_or_else(|| env!("CARGO_BIN_EXE_octomesh-launch").into());
+    Launcher { program: PathBuf::from(program), args: vec![] }
+}
+
+/// A sandbox that is not better than `highest`.
+pub(crate) async fn sandbox_at(highest: SandboxLevel, change: impl FnOnce(&mut SandboxConfig)) -> Sandbox {
+    let scratch = tempfile::tempdir().unwrap();
+    let mut config = SandboxConfig::new(launcher(), scratch.path().join("probe"));
+    config.highest = highest;
+    change(&mut config);
+    Sandbox::probe(config).await
 }
 
 impl Node {
@@ -79,7 +92,11 @@ impl Node {
     }
 
     pub(crate) async fn scan(&self) {
-        watch::scan_once(&self.registry, &self.tools(), &launcher()).await;
+        self.scan_with(&sandbox_at(SandboxLevel::Rlimits, |_| {}).await).await;
+    }
+
+    pub(crate) async fn scan_with(&self, sandbox: &Sandbox) {
+        watch::scan_once(&self.registry, &self.tools(), sandbox).await;
     }
 
     pub(crate) fn context(&self) -> CallContext {

@@ -1,16 +1,18 @@
 use std::time::Duration;
 
+use octomesh_protocol::card::SandboxLevel;
 use octomesh_tools::{registry::EntryState, watch};
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
-use crate::support::{Node, eventually, launcher, name, write_executable};
+use crate::support::{Node, eventually, name, sandbox_at, write_executable};
 
 #[tokio::test]
 async fn drop_replace_remove_within_a_second() {
     let node = Node::new();
     let cancel = CancellationToken::new();
-    let watching = watch::watch(node.registry.clone(), node.tools(), launcher(), cancel.clone());
+    let sandbox = sandbox_at(SandboxLevel::Rlimits, |_| {}).await;
+    let watching = watch::watch(node.registry.clone(), node.tools(), sandbox, cancel.clone());
     let story = async {
         let mut changes = node.registry.subscribe();
         let before = changes.borrow_and_update().tool_set();

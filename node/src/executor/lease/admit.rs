@@ -6,7 +6,7 @@ use octomesh_protocol::{
     id::{CardHash, LeaseId},
     step::{RefuseReason, Reserve, StepStatus},
 };
-use octomesh_tools::tool::Caller;
+use octomesh_tools::{policy, tool::Caller};
 use tokio::time::Instant;
 
 use super::LeaseState;
@@ -115,18 +115,8 @@ fn check_tool(ask: &Reservation) -> Result<&ToolCard, Refusal> {
 }
 
 fn check_policy(state: &LeaseState, ask: &Reservation, card: &ToolCard) -> Result<(), Refusal> {
-    let level = state.config.sandbox;
-    let grants = Some(&ask.caller.grants).filter(|_| !ask.caller.local);
-    if grants.and_then(|g| g.tools.as_ref()).is_some_and(|tools| !tools.contains(&card.name)) {
-        return Err((RefuseReason::Policy, format!("{} is not granted {}", ask.caller.name, card.name)));
-    }
-    let least = card.needs.min_sandbox.max(grants.and_then(|g| g.min_sandbox));
-    match least {
-        Some(least) if level < least => {
-            Err((RefuseReason::Policy, format!("tools run at {level} here, below {least}")))
-        }
-        _ => Ok(()),
-    }
+    policy::decide(&ask.caller, card, state.config.sandbox)
+        .map_err(|denied| (RefuseReason::Policy, denied.reason))
 }
 
 fn check_load(state: &LeaseState, ask: &Reservation, now: Instant) -> Result<(), Refusal> {
