@@ -62,7 +62,7 @@ pub fn decode<T: DeserializeOwned, const MAX: usize>(bytes: &[u8]) -> Result<T, 
 }
 
 /// Messages up to this size may claim [`SMALL_CLAIM`] bytes of memory, larger ones [`LARGE_CLAIM`].
-const SMALL_MESSAGE: usize = 16 * 1024;
+const SMALL_MESSAGE: usize = 20 * 1024;
 const SMALL_CLAIM: usize = 512 * 1024;
 const LARGE_CLAIM: usize = 16 * 1024 * 1024;
 

@@ -24,18 +24,17 @@ use crate::{
         secret::{self, MeshSecret},
     },
     trust::{
-        CertificateChain, NodeIdentity, Side, Signature,
-        identity::{Domain, SIGNATURE_BYTES},
-        identity_payload,
+        CertificateChain, Domain, NodeIdentity, PublicKeys, Side, Signature, identity_payload,
+        keys::{ML_DSA_KEY_BYTES, SIGNATURE_BYTES, SigningFailed},
     },
 };
 
 /// The protocol id of the connection upgrade.
 pub const PROTOCOL: &str = "/octomesh/join/1";
-/// Version of the request; the next one brings a second key and a second signature.
+/// Version of the request.
 pub const REQUEST_VERSION: u8 = 1;
-/// Bytes of a request around the name.
-const REQUEST_BYTES: usize = 256;
+/// Bytes of a request without its signatures: the keys, the name and a little around them.
+const REQUEST_BYTES: usize = ML_DSA_KEY_BYTES + 256;
 /// An answer is one record.
 const ANSWER_BYTES: usize =
     if limits::JOIN_BYTES < record::MAX_BODY_BYTES { limits::JOIN_BYTES } else { record::MAX_BODY_BYTES };
@@ -57,16 +56,19 @@ pub enum JoinRequestError {
     /// Made by a newer or older program.
     #[error("join request version {0} is not {REQUEST_VERSION}")]
     Version(u8),
-    /// The joiner does not hold the key it names, or the request was made for another handshake.
-    #[error("join request is not signed by the key it names")]
+    /// The joiner does not hold both keys it names, or the request was made for another handshake.
+    #[error("join request is not signed by the keys it names")]
     Signature,
+    /// No signature came about.
+    #[error(transparent)]
+    Signing(#[from] SigningFailed),
 }
 
 /// Who wants to join: payload of message 3.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct JoinRequest {
-    /// Its key.
-    pub node: NodeId,
+    /// Its keys.
+    pub keys: PublicKeys,
     /// The name it would like.
     pub name: NodeName,
 }
@@ -74,12 +76,12 @@ pub struct JoinRequest {
 #[derive(Serialize, Deserialize)]
 struct Unsigned {
     version: u8,
-    node: NodeId,
+    keys: PublicKeys,
     name: NodeName,
 }
 
 impl JoinRequest {
-    /// The payload: asks for `name` and proves the key of `identity`.
+    /// The payload: asks for `name` and proves both keys of `identity`.
     ///
     /// # Errors
     /// None in practice: a name always fits.
@@ -87,11 +89,12 @@ impl JoinRequest {
         identity: &NodeIdentity,
         name: &NodeName,
         transcript: TranscriptHash,
-    ) -> Result<Vec<u8>, CodecError> {
-        let unsigned = Unsigned { version: REQUEST_VERSION, node: identity.node_id(), name: name.clone() };
+    ) -> Result<Vec<u8>, JoinRequestError> {
+        let unsigned =
+            Unsigned { version: REQUEST_VERSION, keys: identity.public().clone(), name: name.clone() };
         let mut bytes = codec::encode::<_, REQUEST_BYTES>(&unsigned)?;
         let message = identity_payload::signed(Side::Initiator, transcript, &bytes);
-        bytes.extend_from_slice(identity.sign(Domain::Join, &message).as_bytes());
+        bytes.extend_from_slice(identity.sign(Domain::Join, &message)?.as_bytes());
         Ok(bytes)
     }
 
@@ -109,10 +112,16 @@ impl JoinRequest {
         }
         let content: Unsigned = codec::decode::<_, REQUEST_BYTES>(unsigned)?;
         let message = identity_payload::signed(Side::Initiator, transcript, unsigned);
-        if !Signature::from_bytes(*signature).verifies(content.node.as_bytes(), Domain::Join, &message) {
+        if !Signature::from_bytes(*signature).verifies(&content.keys, Domain::Join, &message) {
             return Err(JoinRequestError::Signature);
         }
-        Ok(Self { node: content.node, name: content.name })
+        Ok(Self { keys: content.keys, name: content.name })
+    }
+
+    /// Who wants to join.
+    #[must_use]
+    pub const fn node(&self) -> NodeId {
+        self.keys.node_id()
     }
 }
 

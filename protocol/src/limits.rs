@@ -46,10 +46,11 @@ pub const TOOL_NAME_BYTES: usize = 64;
 pub const NODE_NAME_BYTES: usize = 63;
 /// One handshake message, its length prefix excluded.
 pub const HANDSHAKE_MESSAGE_BYTES: usize = 20 * 1024;
-/// Identity payload of a handshake message.
-pub const IDENTITY_PAYLOAD_BYTES: usize = 16 * 1024;
-/// One encoded certificate.
-pub const CERTIFICATE_BYTES: usize = 4096;
+/// Identity payload of a handshake message: the root's keys, two certificates of the largest size, three signatures of 3,373 bytes.
+/// With the 1.2 KiB around it in message 2 it fits a handshake message.
+pub const IDENTITY_PAYLOAD_BYTES: usize = 18 * 1024;
+/// One encoded certificate, without its signatures: 2,050 bytes of keys, and room for the grants.
+pub const CERTIFICATE_BYTES: usize = 3 * 1024;
 /// Certificates in a chain: a node's own and, when its issuer is an admin, the admin's.
 pub const CHAIN_CERTIFICATES: usize = 2;
 /// A ticket before base32.

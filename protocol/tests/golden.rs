@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic, reason = "a test fails by panicking")]
 use octomesh_protocol::{
     advert::MemberAddress,
-    id::{MeshId, NodeName},
+    id::{MeshId, NodeId, NodeName},
     join::{self, JoinAnswer, JoinGrant, JoinRefusal, JoinRequest},
     session::{
         self,
@@ -11,7 +11,7 @@ use octomesh_protocol::{
     },
     trust::{
         CertificateRequest, Grants, IdentityError, MeshRoot, NodeIdentity, Role, Side, Ticket, TicketError,
-        TicketId, certificate::LIFETIME_S, identity_payload,
+        TicketId, VerifiedLinks, certificate::LIFETIME_S, identity_payload,
     },
 };
 
@@ -22,12 +22,17 @@ fn hex(bytes: &[u8]) -> String {
     data_encoding::HEXLOWER.encode(bytes)
 }
 
+fn sha256(bytes: &[u8]) -> String {
+    use sha2::{Digest as _, Sha256};
+    hex(&Sha256::digest(bytes))
+}
+
 fn root() -> MeshRoot {
-    MeshRoot::from_seed([1; 32])
+    MeshRoot::from_seed([1; 64])
 }
 
 fn admin() -> NodeIdentity {
-    NodeIdentity::from_seed([2; 32])
+    NodeIdentity::from_seed([2; 64])
 }
 
 fn name(text: &str) -> NodeName {
@@ -36,7 +41,7 @@ fn name(text: &str) -> NodeName {
 
 fn request(identity: &NodeIdentity, text: &str, role: Role) -> CertificateRequest {
     CertificateRequest {
-        node: identity.node_id(),
+        keys: identity.public().clone(),
         name: name(text),
         role,
         grants: Grants::default(),
@@ -69,12 +74,66 @@ fn names_of_protocols() {
     assert_eq!(session::SUITE, "X25519MLKEM768_ChaChaPoly_SHA256");
 }
 
+/// Frozen: a chain of two certificates with all its keys and signatures, which ML-DSA-65 makes deterministically.
 #[test]
 fn certificate_chain() {
+    let worker = request(&NodeIdentity::from_seed([3; 64]), "tower", Role::Worker);
+    let bytes = chain().issue(&admin(), worker).unwrap().to_bytes().unwrap();
     assert_eq!(
-        hex(&chain().to_bytes().unwrap()),
-        "8a88e3dd7409f195fd52db2d3cba5d72ca6709bf1d94121bf3748801b40f6f5c01560134750f98bd59fcfc946da45aaabe933be154a4b5094e1c4abf42866505f3c97e008139770ea87d175f56a35466c34c7ecccb8d8a91b4ee37a25df60f5b8fc9b39405617474696300000001fc8080486bfc80052b6d1a37d03e3d0c464ab3d91e9a9166f4c9684508b244fb834de4ccc19596a1a4847cb5113663feb5bb4307594680ea86feb23aa61b9c8d9cbb14eecfb138981005"
+        (bytes.len(), sha256(&bytes)),
+        (12_860, "adaf6221c0aee234d1f11c0ab5261089de4adb31f2304ad038bbcb6b88adcc6e".to_owned())
     );
+    assert_eq!(
+        hex(root().mesh_id().as_bytes()),
+        "5403e367937b424aea51e0407af9c97b182c9a9fe022b0b57d664fea8617c8c1"
+    );
+    // The root's Ed25519 key, which a reader finds first.
+    assert_eq!(hex(&bytes[..32]), "8a88e3dd7409f195fd52db2d3cba5d72ca6709bf1d94121bf3748801b40f6f5c");
+}
+
+#[test]
+fn identity_payload_and_join_request() {
+    let payload = identity_payload::build(&admin(), &chain(), Side::Responder, H, NOW).unwrap();
+    assert_eq!(
+        (payload.len(), sha256(&payload)),
+        (10_787, "60224a41c24187cda64bd9f0dcd0c49e2fd2b7af86f8b8e95e14ff2284b12863".to_owned())
+    );
+    let joiner = NodeIdentity::from_seed([5; 64]);
+    let request = JoinRequest::build(&joiner, &name("pi"), H).unwrap();
+    assert_eq!(
+        (request.len(), sha256(&request)),
+        (5364, "4b794aa4d7e1d1470087dcbbc1a3d13fe293ddf8dbd37f1352145b1c871e3afe".to_owned())
+    );
+}
+
+/// A payload whose two signatures are by different keys: one of them is the right one, and that is not enough.
+#[test]
+fn only_one_good_signature_is_refused() {
+    let mesh = root().mesh_id();
+    let links = VerifiedLinks::new();
+    let good = identity_payload::build(&admin(), &chain(), Side::Responder, H, NOW).unwrap();
+    let thief = NodeIdentity::from_seed([7; 64]);
+    let stolen = identity_payload::build(&thief, &chain(), Side::Responder, H, NOW).unwrap();
+    let ml_dsa_at = good.len() - 3309;
+    for mixed in [
+        [&good[..ml_dsa_at], &stolen[ml_dsa_at..]].concat(),
+        [&stolen[..ml_dsa_at], &good[ml_dsa_at..]].concat(),
+    ] {
+        let refused = identity_payload::verify(&mixed, Side::Responder, H, mesh, NOW, 300, &links);
+        assert_eq!(refused.unwrap_err(), IdentityError::Signature);
+    }
+
+    // The same for who asks to join: the keys of one, and one signature of somebody else's.
+    let good = JoinRequest::build(&admin(), &name("pi"), H).unwrap();
+    let other = JoinRequest::build(&thief, &name("pi"), H).unwrap();
+    let (signatures_at, ml_dsa_at) = (good.len() - 3373, good.len() - 3309);
+    for forged in [
+        [&good[..signatures_at], &other[signatures_at..ml_dsa_at], &good[ml_dsa_at..]].concat(),
+        [&good[..ml_dsa_at], &other[ml_dsa_at..]].concat(),
+    ] {
+        let refused = JoinRequest::verify(&forged, H).unwrap_err();
+        assert_eq!(refused, join::JoinRequestError::Signature);
+    }
 }
 
 #[test]
@@ -82,7 +141,7 @@ fn ticket_text() {
     let text = ticket().to_text().unwrap();
     assert_eq!(
         *text,
-        "octo1ae2hkd4yxvm7z7eunwsfvkv6sm56cvfewueu4hckx5bimzif6pex5ajzo4hkq7ixl5lkgvdgyngh5tglrwfjdnhog6rf35qploh4tm4uaiitcojsfyytmobogexdemb2g42damaolntgimbqhi5dcxj2g42damajbeeqscijbeeqscijbeeqscijbeeqscijbeeqscijbeeqscijbea7yehajfvy2d7ruq"
+        "octo1afkahy3hsn5uesxkkhqea6xzzf5rqle2t7qcfmfvpvte72ugc7emdajzo4hkq7ixl5lkgvdgyngh5tglrwfjdnhog6rf35qploh4tm4uaiitcojsfyytmobogexdemb2g42damaolntgimbqhi5dcxj2g42damajbeeqscijbeeqscijbeeqscijbeeqscijbeeqscijbeeqscijbea7yehajfv6sd7m2a"
     );
     assert_eq!(ticket().id().to_string(), "e10124b11f8e9069");
     assert_eq!(Ticket::parse(&text).unwrap(), ticket());
@@ -147,17 +206,18 @@ fn a_tickets_time_and_content() {
 fn an_identity_payload_holds_in_one_place_only() {
     let mesh = root().mesh_id();
     let payload = identity_payload::build(&admin(), &chain(), Side::Responder, H, NOW).unwrap();
-    let verify = |payload: &[u8], side, h| identity_payload::verify(payload, side, h, mesh, NOW, 300);
+    let links = VerifiedLinks::new();
+    let verify = |payload: &[u8], side, h| identity_payload::verify(payload, side, h, mesh, NOW, 300, &links);
     let peer = verify(&payload, Side::Responder, H).unwrap();
     assert_eq!((peer.node, peer.unix_time), (admin().node_id(), NOW));
     assert_eq!(verify(&payload, Side::Initiator, H).unwrap_err(), IdentityError::Signature);
     let other = TranscriptHash::from_bytes([0x12; 32]);
     assert_eq!(verify(&payload, Side::Responder, other).unwrap_err(), IdentityError::Signature);
     // Another key with the admin's certificates.
-    let thief = NodeIdentity::from_seed([7; 32]);
+    let thief = NodeIdentity::from_seed([7; 64]);
     let stolen = identity_payload::build(&thief, &chain(), Side::Responder, H, NOW).unwrap();
     assert_eq!(verify(&stolen, Side::Responder, H).unwrap_err(), IdentityError::Signature);
-    for at in 0..payload.len() {
+    for at in (0..payload.len()).step_by(41) {
         let mut bad = payload.clone();
         bad[at] ^= 4;
         assert!(verify(&bad, Side::Responder, H).is_err(), "byte {at}");
@@ -172,24 +232,27 @@ fn clocks_that_differ_are_told() {
     let end = NOW + LIFETIME_S;
     let payload = identity_payload::build(&admin(), &chain(), Side::Initiator, H, end - 10).unwrap();
     let mesh = root().mesh_id();
-    let verify = |now| identity_payload::verify(&payload, Side::Initiator, H, mesh, now, 300).unwrap_err();
+    let links = VerifiedLinks::new();
+    let verify =
+        |now| identity_payload::verify(&payload, Side::Initiator, H, mesh, now, 300, &links).unwrap_err();
     assert_eq!(
         verify(end + 3 * 3600).to_string(),
         "certificate of attic: clocks differ by 3 h or the certificate ended then (the other side's clock is 3 h 10 s behind this one)"
     );
     let ended = identity_payload::build(&admin(), &chain(), Side::Initiator, H, end + 3600).unwrap();
-    let error = identity_payload::verify(&ended, Side::Initiator, H, mesh, end + 3600, 300).unwrap_err();
+    let error =
+        identity_payload::verify(&ended, Side::Initiator, H, mesh, end + 3600, 300, &links).unwrap_err();
     assert!(matches!(error, IdentityError::Certificate(_)), "{error}");
 }
 
 #[test]
 fn join_request_and_answers() {
-    let joiner = NodeIdentity::from_seed([5; 32]);
+    let joiner = NodeIdentity::from_seed([5; 64]);
     let payload = JoinRequest::build(&joiner, &name("pi"), H).unwrap();
     let request = JoinRequest::verify(&payload, H).unwrap();
-    assert_eq!(request, JoinRequest { node: joiner.node_id(), name: name("pi") });
+    assert_eq!(request, JoinRequest { keys: joiner.public().clone(), name: name("pi") });
     assert!(JoinRequest::verify(&payload, TranscriptHash::from_bytes([0; 32])).is_err());
-    for at in 0..payload.len() {
+    for at in (0..payload.len()).step_by(41) {
         let mut bad = payload.clone();
         bad[at] ^= 4;
         assert!(JoinRequest::verify(&bad, H).is_err(), "byte {at}");
@@ -205,7 +268,7 @@ fn join_request_and_answers() {
 #[test]
 fn a_grant_fits_into_a_record_whatever_the_mesh() {
     let member = |n: u8| MemberAddress {
-        node: NodeIdentity::from_seed([n; 32]).node_id(),
+        node: NodeId::from_bytes([n; 32]),
         name: name("tower"),
         addresses: vec!["x".repeat(128); 8],
     };

@@ -8,7 +8,7 @@ use octomesh_protocol::{
         record::{CloseReason, MAX_SEALED_BYTES, Opener, Record, RecordError, RecordLimits, Sealer},
         secret::SessionKey,
     },
-    trust::{CertificateChain, Side, Ticket, identity_payload},
+    trust::{CertificateChain, Side, Ticket, VerifiedLinks, identity_payload},
 };
 use proptest::prelude::*;
 
@@ -33,7 +33,7 @@ fn seal(sealer: &mut Sealer, body: &[u8]) -> Result<Vec<u8>, RecordError> {
 
 fn bytes() -> impl Strategy<Value = Vec<u8>> {
     // Lengths around those of the messages are the interesting ones.
-    let length = prop_oneof![0..64usize, 1190..1400usize, Just(21_000), Just(65_535)];
+    let length = prop_oneof![0..64usize, 1190..1400usize, 17_000..19_000usize, Just(21_000), Just(65_535)];
     (length, any::<u8>(), any::<u64>()).prop_map(|(length, fill, seed)| {
         let mut state = seed | 1;
         (0..length)
@@ -63,9 +63,9 @@ proptest! {
 
     #[test]
     fn junk_is_nothing_else_either(junk in bytes()) {
-        let h = TranscriptHash::from_bytes([1; 32]);
+        let (h, links) = (TranscriptHash::from_bytes([1; 32]), VerifiedLinks::new());
         prop_assert!(Opener::new(&key(), RecordLimits::default()).open(&mut junk.clone()).is_err());
-        prop_assert!(identity_payload::verify(&junk, Side::Responder, h, MeshId::from_bytes([0; 32]), 0, 0).is_err());
+        prop_assert!(identity_payload::verify(&junk, Side::Responder, h, MeshId::from_bytes([0; 32]), 0, 0, &links).is_err());
         prop_assert!(JoinRequest::verify(&junk, h).is_err());
         let refused = CertificateChain::from_bytes(&junk)
             .map_or(true, |chain| chain.verify(MeshId::from_bytes([0; 32]), 0, 0).is_err());

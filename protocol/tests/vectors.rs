@@ -197,3 +197,38 @@ fn records_between_the_two_sides() {
     let mut own = Opener::new(&ran.initiator.receive, RecordLimits::default());
     assert!(own.open(&mut record[2..].to_vec()).is_err());
 }
+
+/// The key pair of the seed 00 01 .. 1f: the example of RFC 9881, appendix C, as the crate ships it.
+#[test]
+fn ml_dsa_key_of_the_rfc() {
+    use ml_dsa::{KeyExport as _, Keypair as _, MlDsa65, SigningKey};
+    let seed: [u8; 32] = std::array::from_fn(|i| i as u8);
+    let key = SigningKey::<MlDsa65>::from_seed(&seed.into());
+    let digest: [u8; 32] = Sha256::digest(key.verifying_key().to_bytes()).into();
+    assert_eq!(digest, hex!("d666806e11cee19a7c989f7445f90dd419cf4d2d51db8c0fdb4c0f0a542238c9"));
+}
+
+/// The accumulated answer of ML-DSA-65 over 100 rounds of key generation and deterministic signing of nothing, seeds drawn from
+/// SHAKE-128 of nothing.
+#[test]
+fn ml_dsa_accumulated_answer() {
+    use ml_dsa::{KeyExport as _, Keypair as _, MlDsa65, SigningKey, Verifier as _};
+    use shake::{
+        Shake128,
+        digest::{ExtendableOutput as _, Update as _, XofReader as _},
+    };
+    let mut source = Shake128::default().finalize_xof();
+    let mut accumulated = Shake128::default();
+    for _ in 0..100 {
+        let mut seed = [0; 32];
+        source.read(&mut seed);
+        let key = SigningKey::<MlDsa65>::from_seed(&seed.into());
+        accumulated.update(&key.verifying_key().to_bytes());
+        let signature = key.expanded_key().sign_deterministic(&[], &[]).unwrap();
+        accumulated.update(&signature.encode());
+        assert!(key.verifying_key().verify(&[], &signature).is_ok());
+    }
+    let mut answer = [0; 32];
+    accumulated.finalize_xof().read(&mut answer);
+    assert_eq!(answer, hex!("8358a1843220194417cadbc2651295cd8fc65125b5a5c1a239a16dc8b57ca199"));
+}

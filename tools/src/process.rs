@@ -111,6 +111,7 @@ impl ProcessTool {
             limits: self.limits(),
             input,
             timeout: Duration::from_secs(self.manifest.timeout_s),
+            has_quota: false,
         }
     }
 }
@@ -153,6 +154,14 @@ impl Tool for ProcessTool {
     }
 
     async fn call(&self, context: &CallContext, arguments: Arguments) -> Result<ToolOutput, ToolError> {
+        // The level may have fallen since the tool was loaded.
+        if let (Some(least), here) = (self.card.needs.min_sandbox, self.sandbox.level())
+            && here < least
+        {
+            return Err(ToolError::Unavailable(format!(
+                "needs the sandbox level {least}; programs run at {here} here"
+            )));
+        }
         let program = self.program(context, arguments);
         let finished = self.sandbox.run(program, &context.into()).await?;
         if finished.succeeded() {

@@ -3,7 +3,7 @@ use std::net::SocketAddr;
 
 use axum::{
     extract::{Request, State},
-    http::header,
+    http::{HeaderValue, header},
     middleware::Next,
     response::{IntoResponse, Response},
 };
@@ -15,10 +15,16 @@ const OPEN: [&str; 2] = ["/healthz", "/readyz"];
 
 /// Lets a request through or answers it.
 pub(super) async fn check(State(state): State<ApiState>, request: Request, next: Next) -> Response {
-    if let Err(error) = admit(&state, &request) {
-        return error.into_response();
+    let open = OPEN.contains(&request.uri().path());
+    let (admitted, mut response) = match admit(&state, &request) {
+        Ok(()) => (true, next.run(request).await),
+        Err(error) => (false, error.into_response()),
+    };
+    if open || !admitted {
+        // Places are few and for those with the token; whoever shows none does not keep one.
+        response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
     }
-    next.run(request).await
+    response
 }
 
 fn admit(state: &ApiState, request: &Request) -> Result<(), ApiError> {
@@ -46,7 +52,7 @@ fn admit(state: &ApiState, request: &Request) -> Result<(), ApiError> {
         Some(_) => Err(ApiError::new(401, "unauthorized", "the token is not this node's")
             .hint("it is in the file api.token of the node's home directory")),
         None => Err(ApiError::new(401, "unauthorized", "a token is needed").hint(
-            "send `Authorization: Bearer …` with the content of api.token in the node's home directory",
+            "give the --home of that node, or send `Authorization: Bearer …` with the content of api.token in it",
         )),
     }
 }

@@ -5,6 +5,7 @@ use std::{
     pin::Pin,
     sync::Arc,
     task::{Context, Poll},
+    time::Duration,
 };
 
 use axum::serve::Listener;
@@ -12,10 +13,14 @@ use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     net::{TcpListener, TcpStream},
     sync::{OwnedSemaphorePermit, Semaphore},
+    time::{Sleep, sleep},
 };
 
 /// A person's browser tabs, scripts and a scraper; more wait in the kernel's queue.
 pub(super) const CONNECTIONS: usize = 256;
+
+/// Until the head of its first request is here, a client has shown no token: it may not hold its place for long.
+const FIRST_HEAD: Duration = Duration::from_secs(10);
 
 /// Accepts while fewer than [`CONNECTIONS`] are open.
 pub(super) struct Bounded {
@@ -44,7 +49,8 @@ impl Listener for Bounded {
             let (stream, address) = Listener::accept(&mut self.inner).await;
             // silent-ok: without it answers are a little later, not wrong
             let _ = stream.set_nodelay(true);
-            return (Connection { stream, _permit: permit }, address);
+            let head = Some(Head { deadline: Box::pin(sleep(FIRST_HEAD)), begun: false, line_ends: 0 });
+            return (Connection { stream, head, _permit: permit }, address);
         }
     }
 
@@ -56,7 +62,33 @@ impl Listener for Bounded {
 /// A connection that gives its place back when it ends.
 pub(super) struct Connection {
     stream: TcpStream,
+    /// Gone when the head of the first request has come.
+    head: Option<Head>,
     _permit: OwnedSemaphorePermit,
+}
+
+/// Waits for the empty line that ends the first head.
+struct Head {
+    deadline: Pin<Box<Sleep>>,
+    /// Empty lines before the request are none of it.
+    begun: bool,
+    line_ends: u8,
+}
+
+impl Head {
+    fn ends_in(&mut self, bytes: &[u8]) -> bool {
+        for byte in bytes {
+            match byte {
+                b'\n' if self.begun => self.line_ends += 1,
+                b'\n' | b'\r' => {}
+                _ => (self.begun, self.line_ends) = (true, 0),
+            }
+            if self.line_ends == 2 {
+                return true;
+            }
+        }
+        false
+    }
 }
 
 impl AsyncRead for Connection {
@@ -65,7 +97,19 @@ impl AsyncRead for Connection {
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_read(cx, buf)
+        let this = &mut *self;
+        if let Some(head) = &mut this.head
+            && head.deadline.as_mut().poll(cx).is_ready()
+        {
+            return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
+        }
+        let before = buf.filled().len();
+        let read = Pin::new(&mut this.stream).poll_read(cx, buf);
+        let fresh = buf.filled().get(before..).unwrap_or_default();
+        if this.head.as_mut().is_some_and(|head| head.ends_in(fresh)) {
+            this.head = None;
+        }
+        read
     }
 }
 
@@ -80,5 +124,25 @@ impl AsyncWrite for Connection {
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn the_end_of_a_head_is_found_however_it_is_cut() {
+        let head = || Head { deadline: Box::pin(sleep(FIRST_HEAD)), begun: false, line_ends: 0 };
+        for ends in [&b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"[..], b"\r\n\r\nGET /\n\n"] {
+            for cut in 0..ends.len() {
+                let (a, b) = ends.split_at(cut);
+                let mut head = head();
+                assert!(head.ends_in(a) || head.ends_in(b));
+            }
+        }
+        for open in [&b"\r\n\r\n\n\n"[..], b"GET / HTTP/1.1\r\nHost: a\r\n", b""] {
+            assert!(!head().ends_in(open));
+        }
     }
 }

@@ -301,6 +301,10 @@ impl Served {
         Self { mock, address, cancel, task }
     }
 
+    pub(crate) fn address(&self) -> std::net::SocketAddr {
+        self.address
+    }
+
     pub(crate) fn url(&self, path: &str) -> String {
         format!("http://{}{path}", self.address)
     }

@@ -207,3 +207,42 @@ async fn stopping_waits_five_seconds_and_no_longer() {
     assert!(answer.starts_with("HTTP/1.1 503") && answer.contains("not_ready"), "{answer}");
     assert!(TcpStream::connect(served.address).await.is_err());
 }
+
+/// Everything until the server closes.
+async fn until_closed(mut stream: TcpStream) -> String {
+    let mut text = Vec::new();
+    // A reset is an end, too.
+    timeout(Duration::from_secs(30), stream.read_to_end(&mut text)).await.expect("it is closed").ok();
+    String::from_utf8_lossy(&text).into_owned()
+}
+
+#[tokio::test]
+async fn without_the_token_nobody_keeps_a_place() {
+    let served = Served::start().await;
+    let address = served.address();
+    for request in [
+        "GET /api/runs HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        "GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        "POST /api/call HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100000\r\n\r\n{",
+        "GET /api/runs HTTP/1.1\r\nHost: evil.example\r\nHost: localhost\r\n\r\n",
+    ] {
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let answer = until_closed(stream).await;
+        assert!(answer.contains("connection: close"), "{request}: {answer}");
+    }
+    // More silent and half clients than there are places.
+    let mut silent = Vec::new();
+    for n in 0..super::listen::CONNECTIONS {
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        if n % 2 == 0 {
+            stream.write_all(b"GET /api/runs HTTP/1.1\r\nHost: loc").await.unwrap();
+        }
+        silent.push(stream);
+    }
+    let answered = timeout(Duration::from_secs(30), get(&served, "/api/mesh/status")).await;
+    assert_eq!(answered.expect("they lost their places").status(), StatusCode::OK);
+    for stream in silent {
+        until_closed(stream).await;
+    }
+}

@@ -2,7 +2,7 @@
 use std::{
     fmt, fs,
     io::{self, Write},
-    os::unix::fs::OpenOptionsExt,
+    os::unix::fs::{OpenOptionsExt, PermissionsExt},
     path::Path,
 };
 
@@ -64,6 +64,7 @@ pub fn read(home: &Path) -> io::Result<Option<String>> {
 /// The operating system's error.
 pub fn load_or_create(home: &Path, random: [u8; 32]) -> io::Result<String> {
     if let Some(text) = read(home)? {
+        make_private(&home.join(TOKEN_FILE));
         return Ok(text);
     }
     let text = data_encoding::HEXLOWER.encode(&random);
@@ -80,10 +81,21 @@ pub fn load_or_create(home: &Path, random: [u8; 32]) -> io::Result<String> {
     Ok(text)
 }
 
+/// A token that others could read is one that others may have: it is closed, and the owner is told.
+fn make_private(path: &Path) {
+    let Ok(mode) = fs::metadata(path).map(|meta| meta.permissions().mode()) else { return };
+    if mode & 0o077 == 0 {
+        return;
+    }
+    let closed = fs::set_permissions(path, fs::Permissions::from_mode(0o600));
+    tracing::warn!(
+        path = %path.display(), mode = format!("{:o}", mode & 0o777), closed = closed.is_ok(),
+        "other users of this machine could read the API token; to be safe, delete the file and start again for a new one"
+    );
+}
+
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::PermissionsExt;
-
     use super::*;
 
     #[test]
@@ -95,6 +107,16 @@ mod tests {
         assert_eq!(load_or_create(home.path(), [8; 32]).unwrap(), first);
         let mode = fs::metadata(home.path().join(TOKEN_FILE)).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
+    }
+
+    #[test]
+    fn a_token_that_others_can_read_is_closed() {
+        let home = tempfile::tempdir().unwrap();
+        let path = home.path().join(TOKEN_FILE);
+        fs::write(&path, "secret").unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
+        assert_eq!(load_or_create(home.path(), [7; 32]).unwrap(), "secret");
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
     }
 
     #[test]

@@ -186,8 +186,8 @@ fn node_name(given: Option<&str>) -> Result<NodeName, EntryError> {
     })
 }
 
-fn random(clock: &dyn Clock) -> Result<Zeroizing<[u8; 32]>, EntryError> {
-    let mut bytes = Zeroizing::new([0; 32]);
+fn random<const N: usize>(clock: &dyn Clock) -> Result<Zeroizing<[u8; N]>, EntryError> {
+    let mut bytes = Zeroizing::new([0; N]);
     clock.fill(&mut *bytes).map_err(|e| failed("entropy", e, None))?;
     Ok(bytes)
 }
@@ -200,10 +200,11 @@ pub fn init(args: InitArgs) -> Result<InitReply, EntryError> {
     let clock = SystemClock;
     let home = Home::new(&args.home);
     let name = node_name(args.name.as_deref())?;
+    let _alone = home.lock_to_enter()?;
     let node = home.pending_node(&random(&clock)?)?;
     let root = MeshRoot::from_seed(*random(&clock)?);
     let request = CertificateRequest {
-        node: node.node_id(),
+        keys: node.public().clone(),
         name: name.clone(),
         role: Role::Admin,
         grants: Grants::default(),
@@ -234,6 +235,7 @@ pub async fn join(args: JoinArgs) -> Result<JoinReply, EntryError> {
     let name = node_name(args.name.as_deref())?;
     let ticket = Ticket::parse(&args.ticket).map_err(|e| failed("invalid_ticket", e, None))?;
     ticket.check_time(clock.unix()).map_err(|e| failed("invalid_ticket", e, None))?;
+    let _alone = home.lock_to_enter()?;
     let node = home.pending_node(&random(&clock)?)?;
     let mut tried = Vec::new();
     for address in &ticket.addresses {
@@ -261,7 +263,7 @@ pub async fn join(args: JoinArgs) -> Result<JoinReply, EntryError> {
             .chain
             .verify(ticket.mesh, clock.unix(), CLOCK_TOLERANCE_S)
             .map_err(|e| failed("certificate", e, None))?;
-        if verified.certificate.node != node.node_id() {
+        if verified.certificate.keys() != *node.public() {
             return Err(failed("certificate", "the certificate that came is another node's", None));
         }
         // The address book first: an identity without it could not find its mesh.
@@ -339,6 +341,8 @@ pub async fn up(args: UpArgs, events: UpEvents) -> Result<(), EntryError> {
             .map_err(|cause| HomeError::Io { path: args.home.join(crate::config::TOKEN_FILE), cause })?,
     };
     let api_address = args.config.api;
+    // A node that runs in this home holds its ports; say that, not that a port is in use.
+    drop(home.lock()?);
     let listener = node::bind_api(api_address).await?;
     let mut signals = Signals::new()?;
     let node = Node::start(NodeParts {

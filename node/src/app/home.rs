@@ -11,11 +11,12 @@ use data_encoding::HEXLOWER;
 use octomesh_protocol::{
     id::MeshId,
     session::secret::MeshSecret,
-    trust::{CertificateChain, MeshRoot, NodeIdentity},
+    trust::{CertificateChain, MeshRoot, NodeIdentity, keys::SEED_BYTES},
 };
 use zeroize::Zeroizing;
 
-/// Files of the identity folder. All of mode 0600, in a folder of mode 0700.
+/// Files of the identity folder. All of mode 0600, in a folder of mode 0700. A key file holds two seeds of 32 bytes, for Ed25519
+/// and for ML-DSA-65.
 const NODE_KEY: &str = "node.key";
 const ROOT_KEY: &str = "root.key";
 const MESH_SECRET: &str = "mesh.secret";
@@ -34,7 +35,7 @@ pub(crate) enum HomeError {
     Damaged { path: PathBuf, what: &'static str },
     #[error("there is an identity in {0} already")]
     Exists(PathBuf),
-    #[error("another node runs with the home {0}")]
+    #[error("another node or command works with the home {0}")]
     Busy(PathBuf),
 }
 
@@ -166,8 +167,8 @@ impl Home {
         let bytes = hex_file(&path)?;
         let chain = CertificateChain::from_bytes(&bytes).map_err(|_| damaged("no certificate chain"))?;
         let leaf = chain.leaf().ok_or_else(|| damaged("an empty certificate chain"))?;
-        if leaf.node != node.node_id() {
-            return Err(damaged("the certificate of another node key"));
+        if leaf.keys() != *node.public() {
+            return Err(damaged("the certificate of other node keys"));
         }
         let root_path = folder.join(ROOT_KEY);
         let root = match secret_file(&root_path) {
@@ -176,6 +177,9 @@ impl Home {
             Err(error) => return Err(error),
         };
         let mesh = chain.root().mesh_id();
+        if root.as_ref().is_some_and(|root| root.mesh_id() != mesh) {
+            return Err(HomeError::Damaged { path: root_path, what: "the root key of another mesh" });
+        }
         Ok(Some(Identity { node, chain, mesh, secret, root }))
     }
 
@@ -184,9 +188,21 @@ impl Home {
         self.identity_folder().exists()
     }
 
-    /// The key of a node that is about to get its certificate: made once and kept, so that a join that broke off half way is
+    /// As [`Home::lock`], for a command that makes an identity: two at once would mix their files.
+    pub(crate) fn lock_to_enter(&self) -> Result<fs::File, HomeError> {
+        if self.has_identity() {
+            return Err(HomeError::Exists(self.identity_folder()));
+        }
+        private_folder(&self.0)?;
+        self.lock()
+    }
+
+    /// The keys of a node that is about to get its certificate: made once and kept, so that a join that broke off half way is
     /// answered with the same certificate when it is tried again.
-    pub(crate) fn pending_node(&self, fresh: &Zeroizing<[u8; 32]>) -> Result<NodeIdentity, HomeError> {
+    pub(crate) fn pending_node(
+        &self,
+        fresh: &Zeroizing<[u8; SEED_BYTES]>,
+    ) -> Result<NodeIdentity, HomeError> {
         if self.has_identity() {
             return Err(HomeError::Exists(self.identity_folder()));
         }
@@ -217,8 +233,14 @@ impl Home {
             .map_err(|_| HomeError::Damaged { path: path.clone(), what: "a chain that is too large" })?;
         write_secret(&path, &bytes)?;
         write_secret(&folder.join(MESH_SECRET), secret.expose())?;
-        if let Some(root) = root {
-            write_secret(&folder.join(ROOT_KEY), root.expose_seed())?;
+        let root_path = folder.join(ROOT_KEY);
+        match root {
+            Some(root) => write_secret(&root_path, &*root.expose_seed())?,
+            // Left by an `init` that broke off here: it must not become the root of the mesh that is joined.
+            None => match fs::remove_file(&root_path) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(at(&root_path)(error)),
+                _ => {}
+            },
         }
         let place = self.identity_folder();
         fs::rename(&folder, &place).map_err(at(&place))?;
@@ -254,13 +276,13 @@ fn hex_file(path: &Path) -> Result<Zeroizing<Vec<u8>>, HomeError> {
         .map_err(|_| HomeError::Damaged { path: path.to_owned(), what: "not hexadecimal" })
 }
 
-fn secret_file(path: &Path) -> Result<Zeroizing<[u8; 32]>, HomeError> {
+fn secret_file<const N: usize>(path: &Path) -> Result<Zeroizing<[u8; N]>, HomeError> {
     let bytes = hex_file(path)?;
-    let seed: [u8; 32] = bytes
+    let secret: [u8; N] = bytes
         .as_slice()
         .try_into()
-        .map_err(|_| HomeError::Damaged { path: path.to_owned(), what: "not 32 bytes" })?;
-    Ok(Zeroizing::new(seed))
+        .map_err(|_| HomeError::Damaged { path: path.to_owned(), what: "of another length" })?;
+    Ok(Zeroizing::new(secret))
 }
 
 fn write_secret(path: &Path, bytes: &[u8]) -> Result<(), HomeError> {
@@ -291,10 +313,10 @@ mod tests {
     use super::*;
 
     fn make(home: &Home) {
-        let node = home.pending_node(&Zeroizing::new([1; 32])).unwrap();
-        let root = MeshRoot::from_seed([2; 32]);
+        let node = home.pending_node(&Zeroizing::new([1; 64])).unwrap();
+        let root = MeshRoot::from_seed([2; 64]);
         let request = CertificateRequest {
-            node: node.node_id(),
+            keys: node.public().clone(),
             name: NodeName::parse("pi").unwrap(),
             role: Role::Admin,
             grants: Grants::default(),
@@ -313,23 +335,62 @@ mod tests {
         assert!(home.identity().unwrap().is_none());
         make(&home);
         let identity = home.identity().unwrap().unwrap();
-        assert_eq!(identity.mesh, MeshRoot::from_seed([2; 32]).mesh_id());
+        assert_eq!(identity.mesh, MeshRoot::from_seed([2; 64]).mesh_id());
         assert!(identity.root.is_some());
         for entry in fs::read_dir(home.identity_folder()).unwrap() {
             let mode = entry.unwrap().metadata().unwrap().permissions().mode();
             assert_eq!(mode & 0o777, 0o600);
         }
         assert_eq!(fs::metadata(home.identity_folder()).unwrap().permissions().mode() & 0o777, 0o700);
-        assert!(matches!(home.pending_node(&Zeroizing::new([9; 32])), Err(HomeError::Exists(_))));
+        assert!(matches!(home.pending_node(&Zeroizing::new([9; 64])), Err(HomeError::Exists(_))));
     }
 
     #[test]
     fn a_join_that_broke_off_keeps_its_key() {
         let folder = tempfile::tempdir().unwrap();
         let home = Home::new(folder.path());
-        let first = home.pending_node(&Zeroizing::new([1; 32])).unwrap().node_id();
-        assert_eq!(home.pending_node(&Zeroizing::new([2; 32])).unwrap().node_id(), first);
+        let first = home.pending_node(&Zeroizing::new([1; 64])).unwrap().node_id();
+        assert_eq!(home.pending_node(&Zeroizing::new([2; 64])).unwrap().node_id(), first);
         assert!(home.identity().unwrap().is_none());
+    }
+
+    /// A join after an `init` that was killed before its last step.
+    #[test]
+    fn a_broken_off_init_leaves_no_root_to_a_join() {
+        let folder = tempfile::tempdir().unwrap();
+        let home = Home::new(folder.path());
+        let other = MeshRoot::from_seed([9; 64]);
+        let node = home.pending_node(&Zeroizing::new([1; 64])).unwrap();
+        write_secret(&home.pending_folder().join(ROOT_KEY), &*other.expose_seed()).unwrap();
+        let request = CertificateRequest {
+            keys: node.public().clone(),
+            name: NodeName::parse("pi").unwrap(),
+            role: Role::Worker,
+            grants: Grants::default(),
+            serial: 1,
+            now: 1_000_000,
+            lifetime_s: 1000,
+        };
+        let chain = MeshRoot::from_seed([2; 64]).issue(request).unwrap();
+        home.adopt(&chain, &MeshSecret::from_bytes([3; 32]), None).unwrap();
+        assert!(home.identity().unwrap().unwrap().root.is_none());
+        write_secret(&home.identity_folder().join(ROOT_KEY), &*other.expose_seed()).unwrap();
+        let error = home.identity().err().unwrap();
+        assert!(
+            error.to_string().contains("root.key") && error.to_string().contains("another mesh"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn two_commands_do_not_make_an_identity_at_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let home = Home::new(&folder.path().join("home"));
+        let first = home.lock_to_enter().unwrap();
+        assert!(matches!(home.lock_to_enter(), Err(HomeError::Busy(_))));
+        drop(first);
+        make(&home);
+        assert!(matches!(home.lock_to_enter(), Err(HomeError::Exists(_))));
     }
 
     #[test]

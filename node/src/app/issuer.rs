@@ -287,10 +287,13 @@ impl Issuer {
         let Some(row) = rows.get(at).cloned() else {
             return refuse(JoinRefusal::UnknownTicket, String::new());
         };
-        let node_id = ask.node.to_string();
+        let node_id = ask.keys.node_id().to_string();
         if let Some(before) = row.redeemed.iter().find(|r| r.node_id == node_id) {
             return match chain_from(&before.chain) {
-                Some(chain) => self.grant(chain),
+                Some(chain) if chain.leaf().is_some_and(|own| own.keys() == ask.keys) => self.grant(chain),
+                Some(_) => {
+                    refuse(JoinRefusal::Used, "this node has a certificate for another ML-DSA key".to_owned())
+                }
                 None => refuse(JoinRefusal::Unavailable, "the stored certificate is damaged".to_owned()),
             };
         }
@@ -304,7 +307,7 @@ impl Issuer {
         if row.redeemed.len() >= row.uses as usize {
             return refuse(JoinRefusal::Used, String::new());
         }
-        if self.names(rows, ask.node).contains(&ask.name) {
+        if self.names(rows, ask.keys.node_id()).contains(&ask.name) {
             return refuse(JoinRefusal::NameTaken, format!("`{}` is a member already", ask.name));
         }
         let chain = match self.issue(&row, ask, rows, now) {
@@ -333,7 +336,7 @@ impl Issuer {
     fn issue(&self, row: &Row, ask: &JoinAsk, rows: &[Row], now: u64) -> Result<CertificateChain, String> {
         let issued = rows.iter().map(|r| r.redeemed.len() as u64).sum::<u64>();
         let request = CertificateRequest {
-            node: ask.node,
+            keys: ask.keys.clone(),
             name: ask.name.clone(),
             role: row.role,
             grants: Grants::default(),

@@ -248,6 +248,9 @@ impl Node {
             what: "certificate",
             cause: "the chain is empty".to_owned(),
         })?;
+        let listen = listen.unwrap_or_else(|| config.listen.iter().map(ToString::to_string).collect());
+        // Before there are tasks that a failed start would have to end.
+        net::check_free(&listen)?;
         let incarnation = home.next_incarnation(clock.unix())?;
         let sandbox = Sandbox::probe(SandboxConfig::new(launcher, home.sandbox_probe())).await;
         let base = Base::new(&home, &certificate, clock, sandbox)?;
@@ -271,12 +274,12 @@ impl Node {
         let (open_tickets, tickets) = watch::channel(Arc::new(Vec::new()));
         let (join_asks, joins) = mpsc::channel::<JoinAsk>(JOINS);
         let network = net::start(NetConfig {
-            seed: zeroize::Zeroizing::new(*key.expose_seed()),
+            seed: zeroize::Zeroizing::new(*key.expose_ed25519_seed()),
             transport,
             security: Security::new(Arc::new(secure), Some(JoinService::new(tickets, join_asks))),
             plaintext,
             opened,
-            listen: listen.unwrap_or_else(|| config.listen.iter().map(ToString::to_string).collect()),
+            listen,
             metrics: base.metrics.net.clone(),
         })
         .await?;

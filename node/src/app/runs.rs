@@ -148,6 +148,18 @@ fn document(question: &str, mut document: Value) -> Value {
     document
 }
 
+/// In the document of a run that was cut off: the step that nobody knows the end of, and where it was started.
+fn mark_uncertain(document: &mut Value, step: &str, node: &str) {
+    let blocks = document.get_mut("blocks").and_then(Value::as_array_mut).into_iter().flatten();
+    let steps = blocks.filter_map(|b| b.get_mut("steps").and_then(Value::as_array_mut)).flatten();
+    for found in steps.filter(|s| s.get("step_id").and_then(Value::as_str) == Some(step_of(step))) {
+        if let Value::Object(fields) = found {
+            fields.insert("status".to_owned(), json!(octomesh_protocol::step::StepStatus::Uncertain));
+            fields.insert("node".to_owned(), json!(node));
+        }
+    }
+}
+
 /// `s001.2` is the second attempt of `s001`.
 fn step_of(step: &str) -> &str {
     step.split('.').next().unwrap_or(step)
@@ -204,12 +216,15 @@ impl Runs {
                 Ok(None) | Err(_) => json!({"run_id": run_id, "blocks": [], "citations": []}),
             };
             let (status, reason) = match self.may_have_run(&run_id).await? {
-                Some(step) => (
-                    journal::RunStatus::Uncertain,
-                    format!(
-                        "the node stopped before the run was over; whether {step} took effect can't be known"
-                    ),
-                ),
+                Some(open) => {
+                    let view = self.0.parts.view.borrow().clone();
+                    let node =
+                        view.get(open.node).map_or_else(|| open.node.to_string(), |m| m.name.to_string());
+                    mark_uncertain(&mut result, &open.step_id, &node);
+                    let step = format!("{} ({}) on {node}", open.step_id, open.tool);
+                    let words = "the node stopped before the run was over; whether";
+                    (journal::RunStatus::Uncertain, format!("{words} {step} took effect can't be known"))
+                }
                 None => (journal::RunStatus::Failed, "the node stopped before the run was over".to_owned()),
             };
             if let Value::Object(fields) = &mut result {
@@ -224,16 +239,11 @@ impl Runs {
     }
 
     /// A step of the run that must not run twice, was started, and has no outcome.
-    async fn may_have_run(&self, run: &RunId) -> Result<Option<String>, journal::JournalError> {
+    async fn may_have_run(&self, run: &RunId) -> Result<Option<journal::AttemptRow>, journal::JournalError> {
         let attempts = self.0.parts.journal.attempts(run).await?;
-        let open = attempts
+        Ok(attempts
             .into_iter()
-            .find(|a| !a.effect.may_repeat() && a.state == journal::AttemptState::StartSent);
-        let view = self.0.parts.view.borrow().clone();
-        Ok(open.map(|a| {
-            let node = view.get(a.node).map_or_else(|| a.node.to_string(), |m| m.name.to_string());
-            format!("{} ({}) on {node}", a.step_id, a.tool)
-        }))
+            .find(|a| !a.effect.may_repeat() && a.state == journal::AttemptState::StartSent))
     }
 
     fn runs<T>(&self, access: impl FnOnce(&mut BTreeMap<RunId, Arc<Tracked>>) -> T) -> T {
@@ -254,7 +264,6 @@ impl Runs {
         let parts = &self.0.parts;
         let run_id = RunId::run(parts.clock.id_bytes());
         let dir = parts.folder.join(run_id.as_str());
-        home::private_folder(&dir)?;
         let (live, _) = broadcast::channel(WATCHER);
         let tracked = Arc::new(Tracked {
             question: request.question.clone(),
@@ -279,9 +288,13 @@ impl Runs {
         if !known {
             return Err(RunsError::Busy);
         }
-        if let Err(error) = parts.journal.run_started(&run_id, &request.question).await {
+        let recorded = match home::private_folder(&dir) {
+            Ok(()) => parts.journal.run_started(&run_id, &request.question).await.map_err(RunsError::from),
+            Err(error) => Err(error.into()),
+        };
+        if let Err(error) = recorded {
             self.runs(|runs| runs.remove(&run_id));
-            return Err(error.into());
+            return Err(error);
         }
         let (this, id) = (self.clone(), run_id.clone());
         parts.supervisor.spawn("run", async move { this.drive(id, request, dir, tracked).await });

@@ -1,6 +1,6 @@
 //! `octomesh call`.
 use clap::Args;
-use octomesh_protocol::step::StepStatus;
+use octomesh_protocol::{card::SandboxLevel, step::StepStatus};
 
 use super::{CliError, Context, Exit, arguments::ToolArguments, render};
 use crate::api::types::{CallReply, CallRequest};
@@ -40,10 +40,12 @@ impl CallCommand {
 fn footer(reply: &CallReply) -> String {
     let place = reply.node.as_deref().unwrap_or("no node");
     let why = reply.decision_id.as_ref().map_or_else(String::new, |id| format!("; octomesh why {id}"));
-    format!(
-        "{} on {place}: {} in {} ms, sandbox {}{why}",
-        reply.tool, reply.status, reply.elapsed_ms, reply.sandbox
-    )
+    // A built-in tool runs in the node itself.
+    let sandbox = match reply.sandbox {
+        SandboxLevel::None => String::new(),
+        level => format!(", sandbox {level}"),
+    };
+    format!("{} on {place}: {} in {} ms{sandbox}{why}", reply.tool, reply.status, reply.elapsed_ms)
 }
 
 const fn exit_of(status: StepStatus) -> Exit {

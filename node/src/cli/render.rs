@@ -151,6 +151,7 @@ impl fmt::Display for Table {
                     .unwrap_or(0)
             })
             .collect();
+        let room = terminal_width();
         for row in &self.rows {
             let mut line = String::new();
             for (cell, width) in row.iter().zip(&widths) {
@@ -158,18 +159,29 @@ impl fmt::Display for Table {
                 line.push_str(cell);
                 line.extend(std::iter::repeat_n(' ', padding + 2));
             }
-            writeln!(f, "{}", line.trim_end())?;
+            writeln!(f, "{}", cut(line.trim_end(), room))?;
         }
         Ok(())
     }
 }
 
+/// Columns of the terminal that stdout is; a pipe or a file takes lines of any length.
+fn terminal_width() -> usize {
+    terminal_size::terminal_size_of(std::io::stdout())
+        .map_or(usize::MAX, |(width, _)| usize::from(width.0).max(40))
+}
+
+/// The first `most` characters, with a mark when there were more.
+fn cut(text: &str, most: usize) -> String {
+    if text.chars().count() <= most {
+        return text.to_owned();
+    }
+    text.chars().take(most.saturating_sub(1)).chain(['…']).collect()
+}
+
 fn one_line(cell: &str) -> String {
     let flat: String = cell.chars().map(|c| if c.is_whitespace() { ' ' } else { c }).collect();
-    if flat.chars().count() <= CELL {
-        return flat;
-    }
-    flat.chars().take(CELL - 1).chain(['…']).collect()
+    cut(&flat, CELL)
 }
 
 /// `-` for what is not known.

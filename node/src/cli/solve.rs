@@ -64,7 +64,7 @@ impl SolveCommand {
         let document = tokio::select! {
             // A run that ended is not cancelled by the Ctrl-C that came at the same moment.
             biased;
-            document = follow(&client, &id, context) => document?,
+            document = follow(&client, &id, context) => document.map_err(|e| went_away(e, &id))?,
             () = context.interrupt.cancelled() => cancel(&client, &id, context).await?,
         };
         if let Some(out) = &self.out {
@@ -125,6 +125,17 @@ fn still_running(id: &str, why: &str) -> CliError {
     let mut error = CliError::interrupted().hint(format!("see `octomesh runs show {id}`"));
     error.body.message = format!("interrupted, but run {id} may go on: {why}");
     error
+}
+
+/// The node went away while its run was watched: its name is what the user needs afterwards.
+fn went_away(error: CliError, id: &str) -> CliError {
+    if error.exit != Exit::NotRunning {
+        return error;
+    }
+    let mut gone =
+        CliError::new(Exit::NotRunning, "not_running", format!("the node went away during run {id}"));
+    gone.body.hint = Some(format!("when it is up again, `octomesh runs show {id}` tells what became of it"));
+    gone
 }
 
 fn status(document: &Value) -> &str {
@@ -234,14 +245,16 @@ pub(super) fn report(document: &Value) -> String {
             parts.push(format!("Run {} is {}.", text_of(document, "run_id").unwrap_or("?"), status(document)))
         }
     }
-    parts.extend(text_of(document, "reason").map(|reason| format!("\n{}: {reason}", status(document))));
+    let said = |text: &str| text_of(document, "answer").is_some_and(|answer| answer.contains(text));
+    let reason = text_of(document, "reason").filter(|reason| !said(reason));
+    parts.extend(reason.map(|reason| format!("\n{}: {reason}", status(document))));
     let citations: String = list(document, "citations")
         .map(|c| {
             let [id, source] = ["id", "source"].map(|key| text_of(c, key).unwrap_or("?"));
             format!("\n  {id} {source}")
         })
         .collect();
-    parts.extend((!citations.is_empty()).then(|| format!("\nSources:{citations}")));
+    parts.extend((!citations.is_empty() && !said("Sources:")).then(|| format!("\nSources:{citations}")));
     let mut table = Table::new(&["step", "block", "tool", "node", "status", "ms", "why"]);
     for step in list(document, "blocks").flat_map(|block| list(block, "steps")) {
         let [id, block, tool, node, state] =

@@ -179,11 +179,27 @@ impl Dispatcher {
         if let (Some(predicted), Some(took)) = (done.decision.predicted_ms, done.decision.took_ms) {
             self.0.parts.metrics.router.estimated(predicted, took);
         }
-        let (id, why) = (done.decision.id.to_string(), done.decision.to_why_json());
+        self.store(&ask, &done.decision).await;
+        done
+    }
+
+    /// The step is about to be started on the candidate: whoever watches is told, and what must not run twice can be looked up
+    /// even if this node dies now.
+    async fn told(&self, ask: &CallAsk, candidate: &Candidate, decision: &mut Decision) {
+        decision.started(candidate);
+        if !candidate.effect.may_repeat() {
+            self.store(ask, decision).await;
+        }
+        if let Some(Placed(tell)) = &ask.placed {
+            tell(decision);
+        }
+    }
+
+    async fn store(&self, ask: &CallAsk, decision: &Decision) {
+        let (id, why) = (decision.id.to_string(), decision.to_why_json());
         if let Err(error) = self.0.parts.journal.put_decision(&id, &ask.key, &why).await {
             tracing::warn!(%error, step = %ask.key, "decision not stored; `why` will not know it");
         }
-        done
     }
 
     async fn attempts(
@@ -239,10 +255,7 @@ impl Dispatcher {
                 return failed(StepStatus::Error, "journal", &text, decision, starts);
             }
             starts += 1;
-            decision.started(&candidate);
-            if let Some(Placed(tell)) = &ask.placed {
-                tell(&decision);
-            }
+            self.told(ask, &candidate, &mut decision).await;
             let ended = self.run(ask, &candidate, attempt, deadline, cancel, events).await;
             match self.settle(ask, &candidate, ended, cancel, &mut exclude).await {
                 Settled::Done(outcome) => {

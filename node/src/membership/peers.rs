@@ -1,16 +1,20 @@
 //! `peers.json`: members and their addresses, so that nodes find each other again after a restart without flags. It grants
 //! nothing; the certificate of whoever answers does.
 use std::{
-    io::{self, Write},
+    io::{self, Read, Write},
     path::Path,
 };
 
 use octomesh_protocol::{advert::MemberAddress, id::NodeName, limits};
 use serde::{Deserialize, Serialize};
 
+/// Twice what a full file holds; a larger one is not ours.
+const LONGEST_FILE: u64 = 2 * 1024 * 1024;
+
 #[derive(Serialize, Deserialize)]
 struct PeersFile {
-    members: Vec<PeerRow>,
+    /// Rows are read one by one, so that a bad one costs only itself.
+    members: Vec<serde_json::Value>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -23,14 +27,16 @@ struct PeerRow {
 /// Reads the file; absent is empty. Rows that are not what they should be are left out with a warning: a damaged address book
 /// must not keep a node from starting.
 pub(crate) fn read(path: &Path) -> Vec<MemberAddress> {
-    let text = match std::fs::read_to_string(path) {
-        Ok(text) => text,
+    let mut text = String::new();
+    let file = std::fs::File::open(path);
+    match file.and_then(|file| file.take(LONGEST_FILE).read_to_string(&mut text)) {
+        Ok(_) => {}
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Vec::new(),
         Err(error) => {
             tracing::warn!(path = %path.display(), %error, "addresses of members can't be read");
             return Vec::new();
         }
-    };
+    }
     let file: PeersFile = match serde_json::from_str(&text) {
         Ok(file) => file,
         Err(error) => {
@@ -38,15 +44,22 @@ pub(crate) fn read(path: &Path) -> Vec<MemberAddress> {
             return Vec::new();
         }
     };
-    file.members
-        .into_iter()
-        .take(limits::SYNC_MEMBERS)
-        .filter_map(|row| {
-            let node = row.node_id.parse().ok()?;
-            let addresses = row.addresses.into_iter().take(limits::MEMBER_ADDRESSES).collect();
-            Some(MemberAddress { node, name: row.name, addresses })
-        })
-        .collect()
+    let rows = file.members.len();
+    let members: Vec<MemberAddress> =
+        file.members.into_iter().take(limits::SYNC_MEMBERS).filter_map(member).collect();
+    if members.len() < rows {
+        tracing::warn!(path = %path.display(), left_out = rows - members.len(), "rows that are no members");
+    }
+    members
+}
+
+fn member(row: serde_json::Value) -> Option<MemberAddress> {
+    let row: PeerRow = serde_json::from_value(row).ok()?;
+    let node = row.node_id.parse().ok()?;
+    // One that others refuse to read would spoil everything that this node tells them.
+    let fits = |a: &String| a.len() <= limits::ADDRESS_BYTES && crate::net::is_address(a);
+    let addresses = row.addresses.into_iter().filter(fits).take(limits::MEMBER_ADDRESSES).collect();
+    Some(MemberAddress { node, name: row.name, addresses })
 }
 
 /// Writes the file whole or not at all.
@@ -58,7 +71,8 @@ pub(crate) fn write(path: &Path, members: &[MemberAddress]) -> io::Result<()> {
             name: m.name.clone(),
             addresses: m.addresses.clone(),
         })
-        .collect();
+        .map(serde_json::to_value)
+        .collect::<Result<_, _>>()?;
     let text = serde_json::to_string_pretty(&PeersFile { members })?;
     let folder = path.parent().unwrap_or_else(|| Path::new("."));
     let mut file = tempfile::NamedTempFile::new_in(folder)?;
@@ -86,6 +100,20 @@ mod tests {
         }];
         write(&path, &members).unwrap();
         assert_eq!(read(&path), members);
+        let node = members[0].node.to_string();
+        let long = "1".repeat(limits::ADDRESS_BYTES + 1);
+        let rows = serde_json::json!({"members": [
+            {"node_id": node, "name": "Not A Name", "addresses": []},
+            {"node_id": "nobody", "name": "x", "addresses": []},
+            {"node_id": 7}, null, "text", [[[]]],
+            {"node_id": node, "name": "tower", "addresses": [long, "junk", "192.0.2.1:9400"]},
+        ]});
+        std::fs::write(&path, rows.to_string()).unwrap();
+        assert_eq!(read(&path), members, "only what is bad is left out");
+        std::fs::write(&path, vec![b' '; 10 << 20]).unwrap();
+        assert!(read(&path).is_empty());
+        std::fs::write(&path, [0xff; 100]).unwrap();
+        assert!(read(&path).is_empty());
         std::fs::write(&path, "{\"members\": [").unwrap();
         assert!(read(&path).is_empty());
     }

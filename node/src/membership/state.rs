@@ -18,6 +18,8 @@ use super::view::{Member, MemberState, MeshView, RemoteTool};
 
 /// Members remembered: the design target is 1,000 nodes; a hostile member that tells of more is cut off here.
 const MEMBERS: usize = 1024;
+/// Dials of a node that was only heard of, and never answered, after which it is forgotten: about half an hour.
+const HEARSAY_DIALS: u32 = 64;
 /// How long a member whose last session closed may stay silent before it counts as down.
 const SUSPECT_FOR: Duration = Duration::from_secs(4);
 /// Dials are retried after half a second, then twice as long each time, up to this.
@@ -73,8 +75,9 @@ pub(crate) enum Input {
     Cards {
         cards: Vec<Arc<RemoteTool>>,
     },
-    /// Members told by a member, by a ticket or by the file of the last run.
+    /// Members told by a member, or by the file of the last run.
     Members {
+        from: Option<NodeId>,
         members: Vec<MemberAddress>,
     },
     /// Addresses from the configuration.
@@ -132,6 +135,10 @@ struct Contact {
     member: Member,
     /// A certificate was seen in a handshake; others are hearsay.
     certified: bool,
+    /// It is in the file of an earlier run: it was a member then, and may be switched off.
+    remembered: bool,
+    /// The address of the last dial that reached it.
+    reached: Option<String>,
     failures: u32,
     next_dial: Instant,
     suspect_since: Option<Instant>,
@@ -190,29 +197,18 @@ impl MembershipState {
         MeshView { me: self.me.node, members, version: self.version }
     }
 
-    /// Members worth dialling after a restart, and telling others: those whose certificate was seen and whose address is known.
+    /// Members worth telling others: those whose certificate was seen and whose address is known.
     pub(crate) fn addresses(&self) -> Vec<MemberAddress> {
         let own = (!self.me.addresses.is_empty()).then_some(&self.me);
         let known = self.contacts.values().filter(|c| c.certified).map(|c| &c.member);
-        own.into_iter()
-            .chain(known)
-            .filter(|m| !m.addresses.is_empty() && m.state != MemberState::Left)
-            .take(limits::SYNC_MEMBERS)
-            .map(|m| MemberAddress { node: m.node, name: m.name.clone(), addresses: m.addresses.clone() })
-            .collect()
+        told(own.into_iter().chain(known))
     }
 
-    /// Whom to dial after a restart: first those whose certificate was seen, then hearsay. A member that is away now may be the
-    /// only one that is there then, so nobody is left out for not having been met yet.
-    pub(crate) fn address_book(&self) -> Vec<MemberAddress> {
-        let (met, hearsay): (Vec<_>, Vec<_>) = self.contacts.values().partition(|c| c.certified);
-        met.into_iter()
-            .chain(hearsay)
-            .map(|c| &c.member)
-            .filter(|m| !m.addresses.is_empty() && m.state != MemberState::Left)
-            .take(limits::SYNC_MEMBERS)
-            .map(|m| MemberAddress { node: m.node, name: m.name.clone(), addresses: m.addresses.clone() })
-            .collect()
+    /// Members worth dialling after a restart: the same, and those of the file that were not reached since.
+    pub(crate) fn remembered(&self) -> Vec<MemberAddress> {
+        let certified = self.contacts.values().filter(|c| c.certified);
+        let waiting = self.contacts.values().filter(|c| c.remembered && !c.certified);
+        told(certified.chain(waiting).map(|c| &c.member))
     }
 
     /// One input at one moment. `wall` is the same moment for people.
@@ -245,7 +241,7 @@ impl MembershipState {
                 self.manifest(node, hash, manifest, now, &mut effects)
             }
             Input::Cards { cards } => self.cards_came(cards, now, &mut effects),
-            Input::Members { members } => self.told(members, now, &mut effects),
+            Input::Members { from, members } => self.told(from, members, now, &mut effects),
             Input::Static { addresses } => self.statics.extend(addresses.into_iter().map(|address| {
                 StaticPeer { address, resolved: Vec::new(), node: None, failures: 0, next_dial: now }
             })),
@@ -275,6 +271,7 @@ impl MembershipState {
                 peer.failures = 0;
             }
         }
+        self.make_room_for(node);
         let Some(contact) = self.contact(node, fresh.name.clone(), now) else { return };
         let member = &mut contact.member;
         let was = member.state;
@@ -285,11 +282,13 @@ impl MembershipState {
         member.suite = Some(SUITE);
         member.problem = None;
         heard(member, now, wall);
-        if let (true, Some(address)) = (outbound, &address)
-            && !member.addresses.contains(address)
-            && member.addresses.len() < limits::MEMBER_ADDRESSES
-        {
-            member.addresses.push(address.clone());
+        if let (true, Some(address)) = (outbound, &address) {
+            if !member.addresses.contains(address) {
+                // What works is worth more than what somebody told.
+                member.addresses.truncate(limits::MEMBER_ADDRESSES - 1);
+                member.addresses.insert(0, address.clone());
+            }
+            contact.reached = Some(address.clone());
         }
         member.direct_address = address;
         contact.failures = 0;
@@ -327,7 +326,11 @@ impl MembershipState {
     }
 
     fn dial_failed(&mut self, node: Option<NodeId>, address: Option<&str>, reason: &str, now: Instant) {
-        for peer in self.statics.iter_mut().filter(|p| address.is_some_and(|a| p.is_at(a))) {
+        let by_node = node.is_some();
+        let failed = |p: &&mut StaticPeer| address.is_some_and(|a| p.is_at(a)) || (by_node && p.node == node);
+        for peer in self.statics.iter_mut().filter(failed) {
+            // Another node may live there now: the next dial takes whoever answers.
+            peer.node = None;
             peer.failures = peer.failures.saturating_add(1);
             peer.next_dial = now + backoff(peer.failures);
             // Its owner wrote that address down and has no other place to look; ever more rarely, since it may stay away.
@@ -345,6 +348,9 @@ impl MembershipState {
         contact.next_dial = now + backoff(contact.failures);
         if !contact.member.connected {
             contact.member.problem = Some(format!("dialled, but: {reason}"));
+        }
+        if !contact.certified && !contact.remembered && contact.failures >= HEARSAY_DIALS {
+            self.contacts.retain(|id, _| Some(*id) != node);
         }
     }
 
@@ -395,6 +401,10 @@ impl MembershipState {
                     .filter(|hash| !self.cards.contains_key(hash))
                     .take(limits::CARDS_PER_REPLY)
                     .collect();
+                // All cards are here and one is not what the manifest says of it: asking again changes nothing.
+                if hashes.is_empty() {
+                    return;
+                }
                 effects.push(Effect::FetchCards { node, hashes: hashes.into_iter().collect() });
             }
         }
@@ -452,16 +462,44 @@ impl MembershipState {
         self.cards.retain(|hash, _| used.contains(hash));
     }
 
-    fn told(&mut self, members: Vec<MemberAddress>, now: Instant, effects: &mut Vec<Effect>) {
+    /// What a node tells of itself replaces what was known; what others tell of it fills up what is left.
+    fn told(
+        &mut self,
+        from: Option<NodeId>,
+        members: Vec<MemberAddress>,
+        now: Instant,
+        effects: &mut Vec<Effect>,
+    ) {
         let mut news = false;
         for told in members {
+            let of_itself = from == Some(told.node);
             let Some(contact) = self.contact(told.node, told.name, now) else { continue };
-            for address in told.addresses {
-                let addresses = &mut contact.member.addresses;
-                if !addresses.contains(&address) && addresses.len() < limits::MEMBER_ADDRESSES {
-                    addresses.push(address);
-                    contact.failures = 0;
-                    news = true;
+            contact.remembered |= from.is_none();
+            let keeps = contact.certified || contact.remembered;
+            let known = &mut contact.member.addresses;
+            let dialable = told.addresses.into_iter().filter(|a| crate::net::is_address(a));
+            if of_itself {
+                let mut own: Vec<String> = dialable.collect();
+                if own.is_empty() {
+                    continue;
+                }
+                // Where it was really reached stays: a node behind a forwarder does not know that address.
+                let reached =
+                    contact.reached.iter().filter(|a| !own.contains(a)).cloned().collect::<Vec<_>>();
+                own.truncate(limits::MEMBER_ADDRESSES - reached.len());
+                own.extend(reached);
+                news |= keeps && *known != own;
+                *known = own;
+                continue;
+            }
+            for address in dialable {
+                if !known.contains(&address) && known.len() < limits::MEMBER_ADDRESSES {
+                    known.push(address);
+                    news |= keeps;
+                    // Somebody who was seen is looked for at the new place at once; a rumour gets no such favour.
+                    if contact.certified {
+                        contact.failures = 0;
+                    }
                 }
             }
         }
@@ -567,6 +605,18 @@ impl MembershipState {
         }
     }
 
+    /// Somebody with a certificate takes the place of somebody who was only heard of: rumours must not lock members out.
+    fn make_room_for(&mut self, node: NodeId) {
+        if self.contacts.len() < MEMBERS || self.contacts.contains_key(&node) {
+            return;
+        }
+        let rumours = self.contacts.iter().filter(|(_, c)| !c.certified);
+        let rumour = rumours.max_by_key(|(_, c)| (!c.remembered, c.failures));
+        if let Some(rumour) = rumour.map(|(id, _)| *id) {
+            self.contacts.remove(&rumour);
+        }
+    }
+
     /// The contact of a node, made when there is room for another.
     fn contact(&mut self, node: NodeId, name: NodeName, now: Instant) -> Option<&mut Contact> {
         if node == self.me.node || (!self.contacts.contains_key(&node) && self.contacts.len() >= MEMBERS) {
@@ -579,6 +629,8 @@ impl MembershipState {
             Contact {
                 member,
                 certified: false,
+                remembered: false,
+                reached: None,
                 failures: 0,
                 next_dial: first_dial,
                 suspect_since: None,
@@ -588,6 +640,14 @@ impl MembershipState {
             }
         }))
     }
+}
+
+fn told<'a>(members: impl Iterator<Item = &'a Member>) -> Vec<MemberAddress> {
+    members
+        .filter(|m| !m.addresses.is_empty() && m.state != MemberState::Left)
+        .take(limits::SYNC_MEMBERS)
+        .map(|m| MemberAddress { node: m.node, name: m.name.clone(), addresses: m.addresses.clone() })
+        .collect()
 }
 
 fn heard(member: &mut Member, now: Instant, wall: SystemTime) {

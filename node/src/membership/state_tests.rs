@@ -51,7 +51,7 @@ impl Mesh {
             name: name(&format!("n{byte}")),
             addresses: vec![format!("192.0.2.{byte}:9400")],
         };
-        self.give(Input::Members { members: vec![told] })
+        self.give(Input::Members { from: None, members: vec![told] })
     }
 
     fn member(&self, byte: u8) -> Arc<Member> {
@@ -159,7 +159,7 @@ fn hundreds_of_dead_addresses_do_not_crowd_out_the_rest() {
             name: name("x"),
             addresses: vec!["192.0.2.1:1".into()],
         };
-        mesh.give(Input::Members { members: vec![told] });
+        mesh.give(Input::Members { from: None, members: vec![told] });
     }
     let first = dials(&mesh.later(1_500));
     assert_eq!(first.len(), DIALS_PER_TICK);
@@ -257,7 +257,10 @@ fn only_members_with_a_certificate_are_passed_on() {
     let mut mesh = Mesh::new();
     mesh.told(3);
     assert!(mesh.state.addresses().is_empty());
+    mesh.give(Input::Members { from: Some(id(9)), members: vec![rumour(1)] });
     mesh.connect(9);
+    let kept: BTreeSet<NodeId> = mesh.state.remembered().iter().map(|m| m.node).collect();
+    assert_eq!(kept, BTreeSet::from([id(3), id(9)]), "one of the file that is switched off is not forgotten");
     let told: Vec<NodeId> = mesh.state.addresses().iter().map(|m| m.node).collect();
     assert_eq!(told, [id(9)]);
 }
@@ -267,7 +270,7 @@ fn the_address_book_grows_by_hearsay_and_loses_nobody_who_is_away() {
     let mut mesh = Mesh::new();
     assert_eq!(mesh.told(3), [Effect::Persist]);
     assert!(mesh.told(3).is_empty(), "nothing new");
-    let book = |mesh: &Mesh| -> Vec<NodeId> { mesh.state.address_book().iter().map(|m| m.node).collect() };
+    let book = |mesh: &Mesh| -> Vec<NodeId> { mesh.state.remembered().iter().map(|m| m.node).collect() };
     assert_eq!(book(&mesh), [id(3)]);
     assert!(mesh.connect(9).contains(&Effect::Persist));
     assert_eq!(book(&mesh), [id(9), id(3)], "who was met stands first");
@@ -293,11 +296,132 @@ fn what_a_hostile_member_tells_is_bounded() {
         bytes[..2].copy_from_slice(&n.to_be_bytes());
         let node = NodeId::from_bytes(bytes);
         let addresses = (0..20).map(|p| format!("192.0.2.1:{p}")).collect();
-        mesh.give(Input::Members { members: vec![MemberAddress { node, name: name("x"), addresses }] });
+        mesh.give(Input::Members {
+            from: None,
+            members: vec![MemberAddress { node, name: name("x"), addresses }],
+        });
     }
     let view = mesh.state.view();
     assert_eq!(view.members.len(), MEMBERS + 1);
     assert!(view.members.values().all(|m| m.addresses.len() <= limits::MEMBER_ADDRESSES));
+}
+
+/// A member that is only told of, with that number.
+fn rumour(n: u16) -> MemberAddress {
+    let mut bytes = [7; 32];
+    bytes[..2].copy_from_slice(&n.to_be_bytes());
+    MemberAddress { node: NodeId::from_bytes(bytes), name: name("x"), addresses: vec!["192.0.2.1:1".into()] }
+}
+
+#[test]
+fn rumours_do_not_lock_members_out_and_are_forgotten() {
+    let mut mesh = Mesh::new();
+    mesh.give(Input::Members { from: Some(id(9)), members: (0..3000).map(rumour).collect() });
+    assert_eq!(mesh.state.view().members.len(), MEMBERS + 1);
+    mesh.connect(9);
+    assert_eq!(mesh.member(9).state, MemberState::Alive);
+    assert_eq!(mesh.state.view().members.len(), MEMBERS + 1, "in the place of a rumour");
+    for n in 0..3000 {
+        for _ in 0..HEARSAY_DIALS {
+            mesh.give(Input::DialFailed { node: Some(rumour(n).node), address: None, reason: "x".into() });
+        }
+    }
+    assert_eq!(mesh.state.view().members.len(), 2);
+    for _ in 0..200 {
+        mesh.give(Input::Disconnected { node: id(9), last: true, reason: "x".into() });
+        mesh.give(Input::DialFailed { node: Some(id(9)), address: None, reason: "x".into() });
+    }
+    assert_eq!(mesh.state.view().members.len(), 2, "a member that was seen is never forgotten");
+}
+
+#[test]
+fn certified_members_are_not_put_out_by_others() {
+    let mut mesh = Mesh::new();
+    let connected = |n: u16| Input::Connected {
+        node: rumour(n).node,
+        name: name("x"),
+        role: Role::Worker,
+        grants: Grants::default(),
+        address: None,
+        outbound: false,
+    };
+    for n in 0..1100 {
+        mesh.give(connected(n));
+    }
+    assert_eq!(mesh.state.view().members.len(), MEMBERS + 1);
+    assert!(mesh.state.view().get(rumour(0).node).is_some());
+}
+
+#[test]
+fn what_others_tell_does_not_crowd_out_what_a_member_says_of_itself() {
+    let mut mesh = Mesh::new();
+    mesh.connect(9);
+    let told = |addresses: Vec<String>| MemberAddress { node: id(9), name: name("n9"), addresses };
+    let lies = (0..20).map(|n| format!("203.0.113.{n}:1")).chain(["not an address".into()]).collect();
+    mesh.give(Input::Members { from: Some(id(8)), members: vec![told(lies)] });
+    assert_eq!(mesh.member(9).addresses.len(), limits::MEMBER_ADDRESSES);
+    let own = vec!["198.51.100.9:9400".to_owned(), "junk".into()];
+    mesh.give(Input::Members { from: Some(id(9)), members: vec![told(own)] });
+    assert_eq!(mesh.member(9).addresses, ["198.51.100.9:9400", "192.0.2.9:9400"], "its own, and where it is");
+    // A dial that works counts although the list is full.
+    let lies = (0..20).map(|n| format!("203.0.113.{n}:1")).collect();
+    mesh.give(Input::Members { from: Some(id(8)), members: vec![told(lies)] });
+    mesh.give(Input::Connected {
+        node: id(9),
+        name: name("n9"),
+        role: Role::Worker,
+        grants: Grants::default(),
+        address: Some("198.51.100.77:9400".into()),
+        outbound: true,
+    });
+    assert_eq!(mesh.member(9).addresses[0], "198.51.100.77:9400");
+    assert_eq!(mesh.member(9).addresses.len(), limits::MEMBER_ADDRESSES);
+}
+
+#[test]
+fn whoever_lives_at_a_configured_address_now_is_found() {
+    let mut mesh = Mesh::new();
+    mesh.give(Input::Static { addresses: vec!["192.0.2.9:9400".into()] });
+    let dialled = |effects: &[Effect]| {
+        effects.iter().find_map(|e| match e {
+            Effect::Dial { node, addresses } if addresses == &["192.0.2.9:9400"] => Some(*node),
+            _ => None,
+        })
+    };
+    assert_eq!(dialled(&mesh.later(0)), Some(None));
+    mesh.connect(9);
+    mesh.give(Input::Disconnected { node: id(9), last: true, reason: "reinstalled".into() });
+    let first = mesh.later(40_000);
+    assert!(dialled(&first).is_some());
+    // The other node that answers there is not the one that was asked for: no address comes with that failure.
+    mesh.give(Input::DialFailed { node: Some(id(9)), address: None, reason: "another node".into() });
+    let mut next = None;
+    for _ in 0..100 {
+        let effects = mesh.later(500);
+        next = effects.iter().any(|e| matches!(e, Effect::Dial { node: None, .. })).then_some(()).or(next);
+    }
+    assert!(next.is_some(), "dialled without a name");
+}
+
+#[test]
+fn a_card_that_is_not_what_its_manifest_says_is_left_out_and_not_asked_for_for_ever() {
+    let mut mesh = Mesh::new();
+    mesh.connect(9);
+    let (a, b) = (tool("a"), tool("b"));
+    let entry =
+        |n: &str, card| ManifestEntry { name: ToolName::parse(n).unwrap(), version: "1".into(), card };
+    // `c` is said to be the card of `b`.
+    let lie = Manifest::new(vec![entry("a", a.hash), entry("b", b.hash), entry("c", b.hash)]);
+    let hash = lie.hash().unwrap();
+    mesh.give(Input::Advert { advert: advert(9, 1, 1, &lie), direct: true });
+    mesh.give(Input::Manifest { node: id(9), hash, manifest: lie });
+    mesh.give(Input::Cards { cards: vec![a, b] });
+    let names: Vec<String> = mesh.member(9).tools.keys().map(ToString::to_string).collect();
+    assert_eq!(names, ["a", "b"]);
+    for _ in 0..20 {
+        let effects = mesh.later(1_000);
+        assert!(!effects.iter().any(|e| matches!(e, Effect::FetchCards { .. })), "{effects:?}");
+    }
 }
 
 proptest::proptest! {

@@ -109,7 +109,7 @@ impl Membership {
         task.take_tools();
         task.tell(false);
         let known = peers::read(&task.facts.peers_file);
-        task.input(Input::Members { members: known });
+        task.input(Input::Members { from: None, members: known });
         let addresses = std::mem::take(&mut task.facts.static_peers);
         task.input(Input::Static { addresses });
         (reader, task.run(stop))
@@ -218,7 +218,7 @@ impl Task {
                 }));
             }
             Effect::Persist => {
-                let members = self.state.address_book();
+                let members = self.state.remembered();
                 let path = self.facts.peers_file.clone();
                 self.persists += 1;
                 let (turn, newest) = (self.persists, Arc::clone(&self.persisted));
@@ -476,7 +476,7 @@ fn synced(node: NodeId, bytes: &[u8]) -> Vec<Input> {
             return Vec::new();
         }
     };
-    let mut inputs = vec![Input::Members { members: sync.members }];
+    let mut inputs = vec![Input::Members { from: Some(node), members: sync.members }];
     match Advert::from_bytes(&sync.advert, node) {
         Ok(advert) => inputs.push(Input::Advert { advert, direct: true }),
         Err(error) => tracing::warn!(node = node.short(), %error, "advert refused"),

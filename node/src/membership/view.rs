@@ -195,10 +195,12 @@ impl MeshView {
         self.members.get(&node)
     }
 
-    /// The member with that name.
+    /// The member with that name. Names are unique among certificates; of several, one that answers, then one that was ever
+    /// seen: a name that was only told is worth nothing beside it.
     #[must_use]
     pub fn by_name(&self, name: &str) -> Option<&Arc<Member>> {
-        self.members.values().find(|m| m.name.as_str() == name)
+        let named = self.members.values().filter(|m| m.name.as_str() == name);
+        named.min_by_key(|m| (m.state, m.last_seen.is_none()))
     }
 
     /// Members that answer, this node included.
@@ -351,6 +353,18 @@ mod tests {
         assert!(matches!(view.resolve("moon"), Err(ResolveError::UnknownNode(_))));
         assert_eq!(view.alive().count(), 3);
         assert!(view.is_me(view.own().unwrap().node));
+    }
+
+    #[test]
+    fn a_name_that_was_only_told_does_not_stand_before_a_member() {
+        let mut view = view();
+        let rumour = Member { state: MemberState::Down, ..member(0, "tower", &[]) };
+        view.members.insert(rumour.node, Arc::new(rumour));
+        assert_eq!(view.by_name("tower").unwrap().node, NodeId::from_bytes([2; 32]));
+        let mut tower = (**view.get(NodeId::from_bytes([2; 32])).unwrap()).clone();
+        (tower.state, tower.last_seen) = (MemberState::Down, Some(SystemTime::UNIX_EPOCH));
+        view.members.insert(tower.node, Arc::new(tower));
+        assert_eq!(view.by_name("tower").unwrap().node, NodeId::from_bytes([2; 32]), "down, but real");
     }
 
     #[test]

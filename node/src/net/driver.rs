@@ -137,6 +137,16 @@ fn in_use(address: &str) -> Option<std::io::Error> {
     bound.err().filter(|e| e.kind() == std::io::ErrorKind::AddrInUse)
 }
 
+/// Says which address is in use, if one is.
+pub(crate) fn check_free(addresses: &[String]) -> Result<(), StartError> {
+    for address in addresses {
+        if let Some(cause) = in_use(address) {
+            return Err(StartError::Listen { address: address.clone(), cause: cause.to_string() });
+        }
+    }
+    Ok(())
+}
+
 /// Starts all listeners and waits until each told its address: a port in use is an error at start, not a line in a log.
 async fn listen(swarm: &mut Swarm<Behaviour>, addresses: &[String]) -> Result<Listening, StartError> {
     let failed = |address: &str, cause: String| StartError::Listen { address: address.to_owned(), cause };

@@ -6,7 +6,7 @@ use multistream_select::{NegotiationError, Version, dialer_select_proto};
 use octomesh_protocol::{
     codec::CodecError,
     id::{NodeId, NodeName},
-    join::{self, JoinAnswer, JoinGrant, JoinRefusal, JoinRequest},
+    join::{self, JoinAnswer, JoinGrant, JoinRefusal, JoinRequest, JoinRequestError},
     limits,
     session::{
         handshake::{
@@ -19,8 +19,8 @@ use octomesh_protocol::{
         secret::{OneTimeSecret, PreSharedKey},
     },
     trust::{
-        CLOCK_TOLERANCE_S, CertificateError, IdentityError, NodeIdentity, Side, Ticket, TicketError,
-        TicketId, identity_payload,
+        CLOCK_TOLERANCE_S, CertificateError, IdentityError, NodeIdentity, PublicKeys, Side, Ticket,
+        TicketError, TicketId, VerifiedLinks, identity_payload,
     },
 };
 use tokio::{
@@ -57,8 +57,8 @@ pub(crate) struct OpenTicket {
 pub(crate) struct JoinAsk {
     /// With which ticket; its holder has proved that it knows the secret.
     pub(crate) ticket: TicketId,
-    /// Whose key; its holder has proved that it has it.
-    pub(crate) node: NodeId,
+    /// Whose keys; their holder has proved that it has both.
+    pub(crate) keys: PublicKeys,
     /// The name it would like.
     pub(crate) name: NodeName,
     /// Where the answer goes. Dropped, the joiner is told that nobody could issue.
@@ -84,7 +84,7 @@ impl JoinService {
         T: AsyncRead + AsyncWrite + Unpin,
     {
         match self.exchange(config, &mut io).await {
-            Ok(request) => SecureError::JoinServed { node: request.node, name: request.name },
+            Ok(request) => SecureError::JoinServed { node: request.node(), name: request.name },
             Err(error) => error,
         }
     }
@@ -142,7 +142,7 @@ impl JoinService {
     async fn ask(&self, ticket: TicketId, request: &JoinRequest) -> JoinAnswer {
         let unavailable = || JoinAnswer::Refused { reason: JoinRefusal::Unavailable, detail: String::new() };
         let (answer, answered) = oneshot::channel();
-        let ask = JoinAsk { ticket, node: request.node, name: request.name.clone(), answer };
+        let ask = JoinAsk { ticket, keys: request.keys.clone(), name: request.name.clone(), answer };
         if self.asks.try_send(ask).is_err() {
             return unavailable();
         }
@@ -214,6 +214,9 @@ pub(crate) enum JoinError {
     /// The certificate that came is for another key or role.
     #[error("the issuer sent a certificate for another node or role")]
     OtherCertificate,
+    /// The request could not be made.
+    #[error(transparent)]
+    Request(#[from] JoinRequestError),
     /// The answer is not one.
     #[error("the issuer's answer: {0}")]
     Answer(#[from] CodecError),
@@ -282,7 +285,7 @@ where
         JoinAnswer::Refused { reason, detail } => return Err(JoinError::Refused { reason, detail }),
     };
     let certificate = grant.chain.verify(ticket.mesh, clock.unix(), CLOCK_TOLERANCE_S)?.certificate;
-    if certificate.node != identity.node_id() || certificate.role != ticket.role {
+    if certificate.keys() != *identity.public() || certificate.role != ticket.role {
         return Err(JoinError::OtherCertificate);
     }
     Ok(grant)
@@ -321,12 +324,13 @@ where
         ticket.mesh,
         clock.unix(),
         CLOCK_TOLERANCE_S,
+        &VerifiedLinks::new(),
     )?;
     if issuer.node != ticket.issuer {
         return Err(JoinError::OtherIssuer { wanted: ticket.issuer, got: issuer.node });
     }
     let (third, split) = state
-        .write(|transcript| JoinRequest::build(identity, name, transcript).map_err(JoinError::Answer))?;
+        .write(|transcript| JoinRequest::build(identity, name, transcript).map_err(JoinError::Request))?;
     message::send(io, &third).await?;
     Ok(split)
 }

@@ -20,16 +20,21 @@ mod stream;
 pub(crate) mod tests;
 mod transport;
 
-pub(crate) use driver::{NetConfig, OPENED_QUEUE, StartError, start};
+pub(crate) use driver::{NetConfig, OPENED_QUEUE, StartError, check_free, start};
 pub(crate) use event::{NetEvent, SessionReport};
 pub(crate) use handle::NetHandle;
 pub(crate) use stream::{FrameReader, FrameWriter, StepListener, StreamError};
 pub(crate) use transport::TransportKind;
+
+/// Whether `text` is an address that can be dialled, `IP:PORT`.
+pub(crate) fn is_address(text: &str) -> bool {
+    address::to_multiaddr(text).is_some()
+}
 
 /// A log filter with what libp2p says of itself at `info` left out, unless the filter asks for it by name.
 pub(crate) fn log_filter(filter: &str) -> String {
     if filter.contains("libp2p") {
         return filter.to_owned();
     }
-    format!("libp2p=warn,libp2p_swarm=warn,libp2p_gossipsub=error,{filter}")
+    format!("libp2p=warn,libp2p_swarm=warn,libp2p_gossipsub=error,yamux=error,{filter}")
 }

@@ -23,8 +23,8 @@ use octomesh_protocol::{
         secret::{MeshSecret, PreSharedKey},
     },
     trust::{
-        CLOCK_TOLERANCE_S, Certificate, CertificateChain, IdentityError, NodeIdentity, Side, VerifiedPeer,
-        identity_payload,
+        CLOCK_TOLERANCE_S, Certificate, CertificateChain, IdentityError, NodeIdentity, Side, VerifiedLinks,
+        VerifiedPeer, identity_payload,
     },
 };
 use tokio::{
@@ -176,6 +176,7 @@ pub(crate) struct SecureConfig {
     static_key: StaticKey,
     clock: Arc<dyn Clock>,
     sessions: mpsc::Sender<SessionOpened>,
+    links: VerifiedLinks,
 }
 
 impl fmt::Debug for SecureConfig {
@@ -205,7 +206,8 @@ impl SecureConfig {
         let static_key = StaticKey::from_secret(*secret);
         let params =
             Params::new(PreSharedKey::from(mesh_secret), session::prologue(mesh), static_key.clone());
-        Ok(Self { identity, chain, mesh, params, static_key, clock, sessions })
+        let links = VerifiedLinks::new();
+        Ok(Self { identity, chain, mesh, params, static_key, clock, sessions, links })
     }
 
     pub(super) fn mesh(&self) -> MeshId {
@@ -245,6 +247,7 @@ impl SecureConfig {
             self.mesh,
             now,
             CLOCK_TOLERANCE_S,
+            &self.links,
         )?;
         if peer.node == self.identity.node_id() { Err(SecureError::SelfDial) } else { Ok(peer) }
     }

@@ -5,7 +5,8 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
 use super::{
-    identity::{Domain, Signature},
+    keys::{Domain, MlDsaKey, PublicKeys, Signature, SigningFailed},
+    links::VerifiedLinks,
     role::{Grants, Role},
     span,
 };
@@ -15,42 +16,12 @@ use crate::{
     limits,
 };
 
-/// Version of a certificate; the next one brings a second signature.
+/// Version of a certificate.
 pub const CERTIFICATE_VERSION: u8 = 1;
 /// How far a certificate's beginning lies before its issue: a new member's clock may be a day behind.
 pub const BACKDATED_S: u64 = 24 * 3600;
 /// How long a certificate holds unless told otherwise: a year.
 pub const LIFETIME_S: u64 = 365 * 24 * 3600;
-
-/// The public key of a mesh's root.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct RootKey([u8; 32]);
-
-impl RootKey {
-    /// From its bytes.
-    #[must_use]
-    pub const fn from_bytes(bytes: [u8; 32]) -> Self {
-        Self(bytes)
-    }
-
-    /// The bytes.
-    #[must_use]
-    pub const fn as_bytes(&self) -> &[u8; 32] {
-        &self.0
-    }
-
-    /// The mesh of this root.
-    #[must_use]
-    pub fn mesh_id(&self) -> MeshId {
-        MeshId::from_bytes(Sha256::digest(self.0).into())
-    }
-}
-
-impl fmt::Debug for RootKey {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "RootKey({})", data_encoding::HEXLOWER.encode(&self.0))
-    }
-}
 
 /// Who signed a certificate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -70,8 +41,10 @@ pub struct Certificate {
     pub mesh: MeshId,
     /// Who signed it.
     pub issuer: Issuer,
-    /// Whose it is.
+    /// Whose it is: the node's Ed25519 key.
     pub node: NodeId,
+    /// The node's ML-DSA-65 key.
+    pub ml_dsa: MlDsaKey,
     /// The node's name, unique in its mesh.
     pub name: NodeName,
     /// What it is in the mesh.
@@ -86,11 +59,19 @@ pub struct Certificate {
     pub not_after: u64,
 }
 
+impl Certificate {
+    /// Both public keys of the node.
+    #[must_use]
+    pub fn keys(&self) -> PublicKeys {
+        PublicKeys::of_node(self.node, self.ml_dsa.clone())
+    }
+}
+
 /// What a new certificate is to say.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CertificateRequest {
     /// For whom.
-    pub node: NodeId,
+    pub keys: PublicKeys,
     /// Under which name.
     pub name: NodeName,
     /// As what.
@@ -111,7 +92,8 @@ impl CertificateRequest {
             version: CERTIFICATE_VERSION,
             mesh,
             issuer,
-            node: self.node,
+            node: self.keys.node_id(),
+            ml_dsa: self.keys.ml_dsa().clone(),
             name: self.name,
             role: self.role,
             grants: self.grants,
@@ -127,13 +109,13 @@ impl CertificateRequest {
 #[strum(serialize_all = "snake_case")]
 #[non_exhaustive]
 pub enum CertificateError {
-    /// Not a certificate, or over 4 KiB.
+    /// Not a certificate, or over 3 KiB.
     #[error("certificate: {0}")]
     Codec(#[from] CodecError),
     /// Made by a newer or older program.
     #[error("certificate version {0} is not {CERTIFICATE_VERSION}")]
     Version(u8),
-    /// The root key is not the one that the mesh id is the hash of.
+    /// The root's keys are not those that the mesh id is the hash of.
     #[error("certificates of mesh {got} came where mesh {wanted} is expected")]
     OtherMesh {
         /// The own mesh.
@@ -161,9 +143,12 @@ pub enum CertificateError {
     /// An admin made an admin; only the root does.
     #[error("{0} was made an admin by an admin; only the root makes admins")]
     AdminByAdmin(NodeName),
-    /// The signature is not the issuer's.
+    /// Not both signatures are the issuer's.
     #[error("signature on the certificate of {0} is not its issuer's")]
     Signature(NodeName),
+    /// No signature came about.
+    #[error(transparent)]
+    Signing(#[from] SigningFailed),
     /// It ended.
     #[error("certificate of {name}: clocks differ by {} or the certificate ended then", span(*ago_s))]
     Expired {
@@ -183,13 +168,20 @@ pub enum CertificateError {
 }
 
 /// A certificate with the bytes that were signed.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "Wire", into = "Wire")]
 pub struct SignedCertificate {
     pub(super) certificate: Certificate,
     // Verified as they came, not as they would be encoded again.
     bytes: Vec<u8>,
     pub(super) signature: Signature,
+}
+
+impl fmt::Debug for SignedCertificate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // The bytes say the same again, in 2 KiB of numbers.
+        f.debug_tuple("SignedCertificate").field(&self.certificate).finish()
+    }
 }
 
 #[derive(Serialize, Deserialize)]
@@ -226,10 +218,10 @@ impl TryFrom<Wire> for SignedCertificate {
 impl SignedCertificate {
     pub(super) fn sign(
         certificate: Certificate,
-        sign: impl FnOnce(&[u8]) -> Signature,
+        sign: impl FnOnce(&[u8]) -> Result<Signature, SigningFailed>,
     ) -> Result<Self, CertificateError> {
         let bytes = codec::encode::<_, { limits::CERTIFICATE_BYTES }>(&certificate)?;
-        let signature = sign(&bytes);
+        let signature = sign(&bytes)?;
         Ok(Self { certificate, bytes, signature })
     }
 
@@ -239,19 +231,34 @@ impl SignedCertificate {
         &self.certificate
     }
 
+    /// Names this certificate with these signatures of this issuer.
+    fn link(&self, issuer: &PublicKeys) -> [u8; 32] {
+        // Keys and signature have fixed lengths, so that the parts can't be cut apart in another way.
+        Sha256::new()
+            .chain_update(b"octomesh-link-v1")
+            .chain_update(issuer.ed25519())
+            .chain_update(issuer.ml_dsa().as_bytes())
+            .chain_update(self.signature.as_bytes())
+            .chain_update(&self.bytes)
+            .finalize()
+            .into()
+    }
+
     pub(super) fn check(
         &self,
         mesh: MeshId,
-        key: &[u8; 32],
+        issuer: &PublicKeys,
         now: u64,
         tolerance_s: u64,
+        links: &VerifiedLinks,
     ) -> Result<(), CertificateError> {
         let certificate = &self.certificate;
         let name = || certificate.name.clone();
         if certificate.mesh != mesh {
             return Err(CertificateError::MixedMesh(name()));
         }
-        if !self.signature.verifies(key, Domain::Certificate, &self.bytes) {
+        let holds = || self.signature.verifies(issuer, Domain::Certificate, &self.bytes);
+        if !links.check(self.link(issuer), holds) {
             return Err(CertificateError::Signature(name()));
         }
         let ago_s = now.saturating_sub(certificate.not_after);

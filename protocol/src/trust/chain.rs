@@ -5,16 +5,17 @@
 //!   root key ── signs ──> any member                                 chain: [leaf]
 //! ```
 //!
-//! The mesh id is the hash of the root's public key, so whoever knows the mesh id needs nothing else to check a chain.
+//! The mesh id is the hash of the root's two public keys, so whoever knows the mesh id needs nothing else to check a chain.
 use std::fmt;
 
-use ed25519_dalek::{Signer as _, SigningKey};
 use serde::{Deserialize, Serialize};
-use zeroize::Zeroize as _;
+use zeroize::Zeroizing;
 
 use super::{
-    certificate::{Certificate, CertificateError, CertificateRequest, Issuer, RootKey, SignedCertificate},
-    identity::{Domain, NodeIdentity, Signature},
+    certificate::{Certificate, CertificateError, CertificateRequest, Issuer, SignedCertificate},
+    identity::NodeIdentity,
+    keys::{Domain, KeyPair, PublicKeys, SEED_BYTES},
+    links::VerifiedLinks,
     role::Role,
 };
 use crate::{
@@ -26,7 +27,7 @@ use crate::{
 /// A node's certificate with all that is needed to check it against a mesh id.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CertificateChain {
-    root: RootKey,
+    root: PublicKeys,
     certificates: Vec<SignedCertificate>,
 }
 
@@ -36,21 +37,21 @@ pub struct CertificateChain {
 pub struct Verified {
     /// The node's certificate.
     pub certificate: Certificate,
-    /// The root key, which is the mesh's.
-    pub root: RootKey,
+    /// The root's keys, which are the mesh's.
+    pub root: PublicKeys,
 }
 
 impl CertificateChain {
     /// A chain from its parts; [`CertificateChain::verify`] says whether it is one.
     #[must_use]
-    pub const fn new(root: RootKey, certificates: Vec<SignedCertificate>) -> Self {
+    pub const fn new(root: PublicKeys, certificates: Vec<SignedCertificate>) -> Self {
         Self { root, certificates }
     }
 
-    /// The root key that it is said to come from.
+    /// The root's keys that it is said to come from.
     #[must_use]
-    pub const fn root(&self) -> RootKey {
-        self.root
+    pub const fn root(&self) -> &PublicKeys {
+        &self.root
     }
 
     /// The node's own certificate; not to be believed before [`CertificateChain::verify`], except in the own home.
@@ -80,6 +81,20 @@ impl CertificateChain {
     /// # Errors
     /// [`CertificateError`] with the first thing that is wrong.
     pub fn verify(&self, mesh: MeshId, now: u64, tolerance_s: u64) -> Result<Verified, CertificateError> {
+        self.verify_with(mesh, now, tolerance_s, &VerifiedLinks::new())
+    }
+
+    /// As [`CertificateChain::verify`], but signatures that `links` knows are not checked again.
+    ///
+    /// # Errors
+    /// [`CertificateError`] with the first thing that is wrong.
+    pub fn verify_with(
+        &self,
+        mesh: MeshId,
+        now: u64,
+        tolerance_s: u64,
+        links: &VerifiedLinks,
+    ) -> Result<Verified, CertificateError> {
         let got = self.root.mesh_id();
         if got != mesh {
             return Err(CertificateError::OtherMesh { wanted: mesh, got });
@@ -89,16 +104,16 @@ impl CertificateChain {
             [leaf, admin] => (leaf, Some(admin)),
             other => return Err(CertificateError::ChainLength(other.len())),
         };
-        let key = match (leaf.certificate.issuer, issuer) {
-            (Issuer::Root, None) => self.root.as_bytes(),
+        let keys = match (leaf.certificate.issuer, issuer) {
+            (Issuer::Root, None) => self.root.clone(),
             (Issuer::Admin(id), Some(admin)) if id == admin.certificate.node => {
-                self.check_admin(leaf, admin, now, tolerance_s)?;
-                admin.certificate.node.as_bytes()
+                self.check_admin(leaf, admin, now, tolerance_s, links)?;
+                admin.certificate.keys()
             }
             _ => return Err(CertificateError::IssuerMismatch(leaf.certificate.name.clone())),
         };
-        leaf.check(mesh, key, now, tolerance_s)?;
-        Ok(Verified { certificate: leaf.certificate.clone(), root: self.root })
+        leaf.check(mesh, &keys, now, tolerance_s, links)?;
+        Ok(Verified { certificate: leaf.certificate.clone(), root: self.root.clone() })
     }
 
     fn check_admin(
@@ -107,11 +122,12 @@ impl CertificateChain {
         admin: &SignedCertificate,
         now: u64,
         tolerance_s: u64,
+        links: &VerifiedLinks,
     ) -> Result<(), CertificateError> {
         if admin.certificate.issuer != Issuer::Root {
             return Err(CertificateError::IssuerMismatch(admin.certificate.name.clone()));
         }
-        admin.check(self.root.mesh_id(), self.root.as_bytes(), now, tolerance_s)?;
+        admin.check(self.root.mesh_id(), &self.root, now, tolerance_s, links)?;
         if admin.certificate.role != Role::Admin {
             return Err(CertificateError::IssuerRole {
                 name: leaf.certificate.name.clone(),
@@ -133,7 +149,7 @@ impl CertificateChain {
             [own] => own,
             other => return Err(CertificateError::ChainLength(other.len())),
         };
-        if own.certificate.role != Role::Admin || own.certificate.node != admin.node_id() {
+        if own.certificate.role != Role::Admin || own.certificate.keys() != *admin.public() {
             return Err(CertificateError::IssuerRole {
                 name: request.name,
                 issuer: own.certificate.name.clone(),
@@ -144,34 +160,30 @@ impl CertificateChain {
         }
         let certificate = request.certificate(own.certificate.mesh, Issuer::Admin(admin.node_id()));
         let leaf = SignedCertificate::sign(certificate, |bytes| admin.sign(Domain::Certificate, bytes))?;
-        Ok(Self { root: self.root, certificates: vec![leaf, own.clone()] })
+        Ok(Self { root: self.root.clone(), certificates: vec![leaf, own.clone()] })
     }
 }
 
 /// The root of a mesh: needed to make admins, and kept away otherwise.
-pub struct MeshRoot {
-    key: SigningKey,
-}
+pub struct MeshRoot(KeyPair);
 
 impl MeshRoot {
-    /// From 32 secret bytes.
+    /// From its secret bytes: 32 for each of the two keys.
     #[must_use]
-    pub fn from_seed(mut seed: [u8; 32]) -> Self {
-        let key = SigningKey::from_bytes(&seed);
-        seed.zeroize();
-        Self { key }
+    pub fn from_seed(seed: [u8; SEED_BYTES]) -> Self {
+        Self(KeyPair::from_seed(&Zeroizing::new(seed)))
     }
 
     /// The secret bytes, for a file of mode 0600.
     #[must_use]
-    pub fn expose_seed(&self) -> &[u8; 32] {
-        self.key.as_bytes()
+    pub fn expose_seed(&self) -> Zeroizing<[u8; SEED_BYTES]> {
+        self.0.seed()
     }
 
-    /// The public key.
+    /// The public keys.
     #[must_use]
-    pub fn public(&self) -> RootKey {
-        RootKey::from_bytes(self.key.verifying_key().to_bytes())
+    pub const fn public(&self) -> &PublicKeys {
+        self.0.public()
     }
 
     /// The mesh of this root.
@@ -183,14 +195,11 @@ impl MeshRoot {
     /// Issues a certificate for any role.
     ///
     /// # Errors
-    /// [`CertificateError::Codec`] for grants that make it larger than 4 KiB.
+    /// [`CertificateError::Codec`] for grants that make it larger than 3 KiB.
     pub fn issue(&self, request: CertificateRequest) -> Result<CertificateChain, CertificateError> {
         let certificate = request.certificate(self.mesh_id(), Issuer::Root);
-        let leaf = SignedCertificate::sign(certificate, |bytes| {
-            let message = [Domain::Certificate.label(), bytes].concat();
-            Signature::from_bytes(self.key.sign(&message).to_bytes())
-        })?;
-        Ok(CertificateChain { root: self.public(), certificates: vec![leaf] })
+        let leaf = SignedCertificate::sign(certificate, |bytes| self.0.sign(Domain::Certificate, bytes))?;
+        Ok(CertificateChain { root: self.public().clone(), certificates: vec![leaf] })
     }
 }
 

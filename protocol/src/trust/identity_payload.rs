@@ -1,14 +1,16 @@
 //! The payload of handshake messages 2 and 3: who is speaking, bound to this one transcript.
 //!
-//! `codec(version, unix_time, chain) │ signature`, the signature over the domain, the side, the transcript hash and the SHA-256 of
+//! `codec(version, unix_time, chain) │ Ed25519 signature │ ML-DSA-65 signature`, both over the domain, the side, the transcript hash and the SHA-256 of
 //! what stands before it. So a payload copied into another handshake, or sent back to where it came from, does not verify.
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
 use super::{
-    certificate::{Certificate, CertificateError, RootKey},
+    certificate::{Certificate, CertificateError},
     chain::CertificateChain,
-    identity::{Domain, NodeIdentity, SIGNATURE_BYTES, Signature},
+    identity::NodeIdentity,
+    keys::{Domain, PublicKeys, SIGNATURE_BYTES, Signature, SigningFailed},
+    links::VerifiedLinks,
     span,
 };
 use crate::{
@@ -18,7 +20,7 @@ use crate::{
     session::handshake::TranscriptHash,
 };
 
-/// Version of the payload; the next one brings a second signature.
+/// Version of the payload.
 pub const PAYLOAD_VERSION: u8 = 1;
 
 /// Which end of the handshake speaks.
@@ -44,7 +46,7 @@ impl Side {
 #[strum(serialize_all = "snake_case")]
 #[non_exhaustive]
 pub enum IdentityError {
-    /// Not a payload, or over 16 KiB.
+    /// Not a payload, or over 18 KiB.
     #[error("identity payload: {0}")]
     Codec(#[from] CodecError),
     /// Made by a newer or older program.
@@ -63,9 +65,12 @@ pub enum IdentityError {
         /// `ahead of` or `behind`.
         direction: &'static str,
     },
-    /// The signature is not that of the key in the certificate, or was made for another handshake.
+    /// Not both signatures are those of the keys in the certificate, or they were made for another handshake.
     #[error("identity signature does not hold for this session")]
     Signature,
+    /// No signature came about.
+    #[error(transparent)]
+    Signing(#[from] SigningFailed),
 }
 
 /// A peer whose identity payload was found good.
@@ -76,8 +81,8 @@ pub struct VerifiedPeer {
     pub node: NodeId,
     /// What it may be.
     pub certificate: Certificate,
-    /// The root key of its chain, which is the mesh's.
-    pub root: RootKey,
+    /// The root's keys of its chain, which are the mesh's.
+    pub root: PublicKeys,
     /// Its clock, in unix seconds.
     pub unix_time: u64,
 }
@@ -98,7 +103,7 @@ pub(crate) fn signed(side: Side, transcript: TranscriptHash, unsigned: &[u8]) ->
 /// The payload of the side `side`; `now` is unix seconds.
 ///
 /// # Errors
-/// [`IdentityError::Codec`] for a chain that does not fit.
+/// [`IdentityError::Codec`] for a chain that does not fit, [`IdentityError::Signing`].
 pub fn build(
     identity: &NodeIdentity,
     chain: &CertificateChain,
@@ -107,13 +112,14 @@ pub fn build(
     now: u64,
 ) -> Result<Vec<u8>, IdentityError> {
     let unsigned = Unsigned { version: PAYLOAD_VERSION, unix_time: now, chain: chain.clone() };
-    let mut bytes = codec::encode::<_, { limits::IDENTITY_PAYLOAD_BYTES }>(&unsigned)?;
-    let signature = identity.sign(Domain::Identity, &signed(side, transcript, &bytes));
+    let mut bytes = codec::encode::<_, { limits::IDENTITY_PAYLOAD_BYTES - SIGNATURE_BYTES }>(&unsigned)?;
+    let signature = identity.sign(Domain::Identity, &signed(side, transcript, &bytes))?;
     bytes.extend_from_slice(signature.as_bytes());
     Ok(bytes)
 }
 
-/// Checks the payload that `side` (the other one) sent: its chain up to the root of `mesh`, and its signature over this handshake.
+/// Checks the payload that `side` (the other one) sent: its chain up to the root of `mesh`, and both its signatures over this
+/// handshake. Certificates that `links` knows are not checked again.
 ///
 /// # Errors
 /// [`IdentityError`].
@@ -124,6 +130,7 @@ pub fn verify(
     mesh: MeshId,
     now: u64,
     tolerance_s: u64,
+    links: &VerifiedLinks,
 ) -> Result<VerifiedPeer, IdentityError> {
     let (unsigned, signature) = payload.split_last_chunk::<SIGNATURE_BYTES>().ok_or(CodecError::Malformed)?;
     match unsigned.first() {
@@ -131,14 +138,15 @@ pub fn verify(
         Some(version) => return Err(IdentityError::Version(*version)),
         None => return Err(CodecError::Malformed.into()),
     }
-    let content: Unsigned = codec::decode::<_, { limits::IDENTITY_PAYLOAD_BYTES }>(unsigned)?;
+    let content: Unsigned =
+        codec::decode::<_, { limits::IDENTITY_PAYLOAD_BYTES - SIGNATURE_BYTES }>(unsigned)?;
     let verified = content
         .chain
-        .verify(mesh, now, tolerance_s)
+        .verify_with(mesh, now, tolerance_s, links)
         .map_err(|e| with_clocks(e, content.unix_time, now, tolerance_s))?;
     let node = verified.certificate.node;
     let message = signed(side, transcript, unsigned);
-    if !Signature::from_bytes(*signature).verifies(node.as_bytes(), Domain::Identity, &message) {
+    if !Signature::from_bytes(*signature).verifies(&verified.certificate.keys(), Domain::Identity, &message) {
         return Err(IdentityError::Signature);
     }
     let peer = VerifiedPeer {

@@ -1,18 +1,20 @@
-//! Who may take part: identities, certificates, tickets.
+//! Who may take part: identities, certificates, tickets. Everything that is signed is signed twice, with Ed25519 and ML-DSA-65.
 
 pub mod certificate;
 pub mod chain;
 pub mod identity;
 pub mod identity_payload;
+pub mod keys;
+pub mod links;
 mod role;
 pub mod ticket;
 
-pub use certificate::{
-    Certificate, CertificateError, CertificateRequest, Issuer, RootKey, SignedCertificate,
-};
+pub use certificate::{Certificate, CertificateError, CertificateRequest, Issuer, SignedCertificate};
 pub use chain::{CertificateChain, MeshRoot, Verified};
-pub use identity::{NodeIdentity, Signature};
+pub use identity::NodeIdentity;
 pub use identity_payload::{IdentityError, Side, VerifiedPeer};
+pub use keys::{Domain, MlDsaKey, PublicKeys, Signature};
+pub use links::VerifiedLinks;
 pub use role::{Grants, Role};
 pub use ticket::{Ticket, TicketError, TicketId};
 

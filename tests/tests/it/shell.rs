@@ -37,7 +37,7 @@ fn a_shell_on_another_node() {
 #[test]
 #[ignore = "takes half a minute and needs a machine that does nothing else"]
 fn calls_beside_a_fork_bomb() {
-    let mesh = Mesh::up(&["pi", "attic"], |_| {});
+    let mesh = Mesh::up(&["pi", "attic"], |machine| machine.configure("slots = 8\n"));
     let (pi, attic) = (&mesh["pi"], &mesh["attic"]);
     // The node's own time for a call that is routed, placed and run there; the command's start is not in it.
     let p99 = || {

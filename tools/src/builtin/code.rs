@@ -67,6 +67,7 @@ impl Bench {
             limits,
             input: job.input,
             timeout: Duration::from_secs(job.timeout_s),
+            has_quota: !context.caller.local,
         };
         let finished = self.sandbox.run(program, &context.into()).await?;
         match finished.not_started() {

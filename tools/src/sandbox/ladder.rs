@@ -20,6 +20,8 @@ pub const UID_BASE: u32 = 64_000;
 pub const RENEW_EVERY: Duration = Duration::from_secs(6 * 3600);
 /// Bytes of a program's private `/tmp`; memory, so not much.
 const TMP_BYTES: u64 = 256 << 20;
+/// Files whose owner is set before a call: seconds of looking.
+const MOST_ENTRIES: u64 = 2_000_000;
 /// Levels from the best.
 const LADDER: [SandboxLevel; 4] = [
     SandboxLevel::BwrapLandlockSeccomp,
@@ -189,21 +191,24 @@ impl Sandbox {
         let workspace = program.dir.clone();
         let spare = self.spare(level);
         let strip = config.defends("suid");
-        let look = || look(workspace.clone(), config.quota, None, strip);
+        let quota = program.has_quota.then_some(&config.quota);
+        let look = |owner| look(workspace.clone(), quota.copied(), owner, strip);
         // What the node itself has made there since is given to the program's user.
-        let before = self::look(workspace.clone(), config.quota, spare, strip).await?;
-        if let Some(over) = before.over(&config.quota) {
+        if (quota.is_some() || spare.is_some())
+            && let before = look(spare).await?
+            && let Some(over) = quota.and_then(|quota| before.over(quota))
+        {
             return Err(ToolError::Quota(over));
         }
         let timeout = program.timeout;
         let (spec, input) = self.spec(level, spare, program);
-        let guard = run::Guard { look: &look, quota: &config.quota };
+        let guard = run::Guard { look: &|| look(None), quota };
         let finished = run::run(&config.launcher, spec, input, timeout, terms, &guard).await;
         // Also after a call without a result: what it made stays.
-        let after = look().await?;
+        let after = if quota.is_some() { Some(look(None).await?) } else { None };
         let mut finished = finished?;
         finished.level = level;
-        if let Some(over) = after.over(&config.quota) {
+        if let Some(over) = quota.zip(after).and_then(|(quota, after)| after.over(quota)) {
             finished.limit = Some(run::Limit::Quota);
             tracing::warn!(over, "a program has filled the workspace");
         }
@@ -211,8 +216,19 @@ impl Sandbox {
     }
 
     fn spec(&self, level: SandboxLevel, spare: Option<u32>, program: Program) -> (Spec, Vec<u8>) {
-        let Program { program, args, mut env, dir, tool, network, devices, mut limits, input, timeout: _ } =
-            program;
+        let Program {
+            program,
+            args,
+            mut env,
+            dir,
+            tool,
+            network,
+            devices,
+            mut limits,
+            input,
+            timeout: _,
+            has_quota: _,
+        } = program;
         let plan = (level > SandboxLevel::Rlimits).then(|| Plan {
             level,
             spare,
@@ -244,7 +260,13 @@ fn limits_for(mut limits: super::Limits, level: SandboxLevel, spare: Option<u32>
     limits
 }
 
-async fn look(workspace: PathBuf, quota: Quota, owner: Option<u32>, strip: bool) -> Result<Usage, ToolError> {
+async fn look(
+    workspace: PathBuf,
+    quota: Option<Quota>,
+    owner: Option<u32>,
+    strip: bool,
+) -> Result<Usage, ToolError> {
+    let quota = quota.unwrap_or(Quota { bytes: u64::MAX, entries: MOST_ENTRIES });
     let looked = tokio::task::spawn_blocking(move || quota::walk(&workspace, &quota, owner, strip)).await;
     match looked {
         Ok(Ok(usage)) => Ok(usage),

@@ -59,6 +59,8 @@ pub(crate) struct Program {
     /// Written to its stdin, which is then closed.
     pub(crate) input: Vec<u8>,
     pub(crate) timeout: Duration,
+    /// Whether it is stopped when the workspace is full. The owner's own programs are not: the owner decides about the disk.
+    pub(crate) has_quota: bool,
 }
 
 /// What a pipe brought.
@@ -202,7 +204,8 @@ impl<'a> From<&'a CallContext> for Terms<'a> {
 /// Looks from time to time whether the workspace is full.
 pub(super) struct Guard<'a, F> {
     pub(super) look: &'a F,
-    pub(super) quota: &'a Quota,
+    /// Nothing is looked at without.
+    pub(super) quota: Option<&'a Quota>,
 }
 
 impl<F, R> Guard<'_, F>
@@ -212,11 +215,12 @@ where
 {
     /// Returns when it is. A look takes at most a twentieth of the time.
     async fn full(&self) {
+        let Some(quota) = self.quota else { return std::future::pending().await };
         let mut pause = LOOK_EVERY;
         loop {
             tokio::time::sleep(pause).await;
             let begun = Instant::now();
-            if (self.look)().await.is_ok_and(|usage| usage.over(self.quota).is_some()) {
+            if (self.look)().await.is_ok_and(|usage| usage.over(quota).is_some()) {
                 return;
             }
             pause = LOOK_EVERY.max(begun.elapsed() * 20);

@@ -90,6 +90,7 @@ async fn attempt(sandbox: &Sandbox, level: SandboxLevel, outside: &Outside) -> R
         limits: Limits::new(LIMIT.as_secs(), 0),
         input: Vec::new(),
         timeout: LIMIT,
+        has_quota: false,
     };
     let terms = Terms {
         cancel: &CancellationToken::new(),

@@ -17,6 +17,8 @@ struct Mutation {
     out: &'static [&'static str],
     /// Also those, when the programs have the node's own user.
     out_same_user: &'static [&'static str],
+    /// Also those, when the programs are root's.
+    out_root: &'static [&'static str],
 }
 
 const NAMESPACES: &[SandboxLevel] = &[BwrapLandlockSeccomp, UsernsLandlockSeccomp];
@@ -36,12 +38,14 @@ const MUTATIONS: &[Mutation] = &[
             "/proc/self/cwd upwards",
         ],
         out_same_user: &["environments", "kill"],
+        out_root: &[],
     },
     Mutation {
         without: &["landlock", "files"],
         levels: NAMESPACES,
         out: &["through a mount"],
         out_same_user: &[],
+        out_root: &[],
     },
     Mutation {
         without: &["seccomp"],
@@ -56,27 +60,57 @@ const MUTATIONS: &[Mutation] = &[
             "ptrace",
         ],
         out_same_user: &[],
+        out_root: &[],
     },
     Mutation {
         without: &["sockets", "landlock"],
         levels: BARE,
         out: &["TCP", "UDP", "abstract socket", "socket file", "netlink"],
         out_same_user: &[],
+        out_root: &[],
     },
     Mutation {
         without: &["sockets", "landlock", "netns"],
         levels: NAMESPACES,
         out: &["TCP", "UDP", "abstract socket"],
         out_same_user: &[],
+        out_root: &[],
     },
-    Mutation { without: &["suid"], levels: ALL, out: &["SUID by chmod", "SUID by open"], out_same_user: &[] },
+    Mutation {
+        without: &["suid"],
+        levels: ALL,
+        out: &["SUID by chmod", "SUID by open"],
+        out_same_user: &[],
+        out_root: &[],
+    },
     Mutation {
         without: &["descriptors"],
         levels: &[LandlockSeccomp, UsernsLandlockSeccomp, BwrapLandlockSeccomp],
         out: &["inherited descriptors"],
         out_same_user: &[],
+        out_root: &[],
     },
-    Mutation { without: &["limits"], levels: ALL, out: &["large file", "memory"], out_same_user: &[] },
+    Mutation {
+        without: &["limits"],
+        levels: ALL,
+        out: &["large file", "memory"],
+        out_same_user: &[],
+        out_root: &[],
+    },
+    Mutation {
+        without: &["landlock", "seccomp", "user"],
+        levels: BARE,
+        out: &["hard link", "rename out", "delete", "mode of a file outside", "time of a file outside"],
+        out_same_user: &[],
+        out_root: &["shadow", "core_pattern", "system folder", "root folder", "uid 0 and rights"],
+    },
+    Mutation {
+        without: &["landlock", "sockets"],
+        levels: NAMESPACES,
+        out: &["netlink"],
+        out_same_user: &[],
+        out_root: &[],
+    },
 ];
 
 const MORE: [Row; 1] = [Row::new("through a mount", "cat /outside{bait} && echo OUT")];
@@ -95,7 +129,11 @@ async fn each_row_fails_without_its_defence() {
             let mut config = SandboxConfig::new(launcher(), scratch.path().join("probe"));
             config.without = mutation.without.iter().map(|w| (*w).to_owned()).collect();
             let sandbox = Sandbox::unproven(config, *level);
-            let rows = mutation.out.iter().chain(mutation.out_same_user.iter().filter(|_| same_user));
+            let rows = mutation
+                .out
+                .iter()
+                .chain(mutation.out_same_user.iter().filter(|_| same_user))
+                .chain(mutation.out_root.iter().filter(|_| !same_user));
             for name in rows {
                 let outside = Outside::new(&sandbox);
                 let (out, text) = tries(&outside, find(name)).await;

@@ -31,7 +31,7 @@ fn issuer() -> Issuer {
 }
 
 fn root() -> MeshRoot {
-    MeshRoot::from_seed([1; 32])
+    MeshRoot::from_seed([1; 64])
 }
 
 fn ticket(issuer: &Issuer, secret: u8) -> Ticket {
@@ -54,12 +54,13 @@ fn open_tickets(issuer: &Issuer, secrets: impl IntoIterator<Item = u8>) {
 }
 
 fn joiner() -> NodeIdentity {
-    NodeIdentity::from_seed([5; 32])
+    NodeIdentity::from_seed([5; 64])
 }
 
-fn grant(node: NodeId, name: &NodeName, role: Role) -> JoinAnswer {
+fn grant(keys: &PublicKeys, name: &NodeName, role: Role) -> JoinAnswer {
+    let node = keys.node_id();
     let request = CertificateRequest {
-        node,
+        keys: keys.clone(),
         name: name.clone(),
         role,
         grants: Grants::default(),
@@ -123,15 +124,15 @@ async fn a_machine_with_a_ticket_becomes_a_member() {
     let ticket = ticket(&issuer, 9);
     let mut asked = None;
     let (joined, served) = join_with(&mut issuer, &ticket, |ask| {
-        asked = Some((ask.ticket, ask.node, ask.name.clone()));
-        Some(grant(ask.node, &ask.name, Role::Worker))
+        asked = Some((ask.ticket, ask.keys.clone(), ask.name.clone()));
+        Some(grant(&ask.keys, &ask.name, Role::Worker))
     })
     .await;
     let grant = joined.unwrap();
     assert_eq!(grant.chain.leaf().unwrap().name.as_str(), "pi");
     assert_eq!(grant.mesh_secret, MeshSecret::from_bytes([1; 32]));
     assert_eq!(grant.members.len(), 1);
-    assert_eq!(asked, Some((ticket.id(), joiner().node_id(), NodeName::parse("pi").unwrap())));
+    assert_eq!(asked, Some((ticket.id(), joiner().public().clone(), NodeName::parse("pi").unwrap())));
     assert!(matches!(served, SecureError::JoinServed { node, .. } if node == joiner().node_id()), "{served}");
 }
 
@@ -188,12 +189,19 @@ async fn a_certificate_for_another_key_role_or_mesh_is_not_taken() {
     let mut issuer = issuer();
     open_tickets(&issuer, [9]);
     let ticket = ticket(&issuer, 9);
-    let stranger = NodeIdentity::from_seed([6; 32]).node_id();
+    let stranger = NodeIdentity::from_seed([6; 64]);
     let (joined, _) =
-        join_with(&mut issuer, &ticket, |ask| Some(grant(stranger, &ask.name, Role::Worker))).await;
+        join_with(&mut issuer, &ticket, |ask| Some(grant(stranger.public(), &ask.name, Role::Worker))).await;
     assert!(matches!(joined.unwrap_err(), JoinError::OtherCertificate));
     let (joined, _) =
-        join_with(&mut issuer, &ticket, |ask| Some(grant(ask.node, &ask.name, Role::Client))).await;
+        join_with(&mut issuer, &ticket, |ask| Some(grant(&ask.keys, &ask.name, Role::Client))).await;
+    assert!(matches!(joined.unwrap_err(), JoinError::OtherCertificate));
+    // The right node with another ML-DSA key: the certificate would be somebody else's in the end.
+    let (joined, _) = join_with(&mut issuer, &ticket, |ask| {
+        let mixed = PublicKeys::of_node(ask.keys.node_id(), stranger.public().ml_dsa().clone());
+        Some(grant(&mixed, &ask.name, Role::Worker))
+    })
+    .await;
     assert!(matches!(joined.unwrap_err(), JoinError::OtherCertificate));
 }
 

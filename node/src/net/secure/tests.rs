@@ -28,9 +28,9 @@ impl Member {
 }
 
 pub(in crate::net) fn member(root: u8, secret: u8, seed: u8, unix: u64, join: Option<JoinService>) -> Member {
-    let identity = Arc::new(NodeIdentity::from_seed([seed; 32]));
+    let identity = Arc::new(NodeIdentity::from_seed([seed; 64]));
     let request = CertificateRequest {
-        node: identity.node_id(),
+        keys: identity.public().clone(),
         name: NodeName::parse(&format!("node-{seed}")).unwrap(),
         role: Role::Admin,
         grants: Grants::default(),
@@ -38,7 +38,7 @@ pub(in crate::net) fn member(root: u8, secret: u8, seed: u8, unix: u64, join: Op
         now: NOW,
         lifetime_s: LIFETIME_S,
     };
-    let chain = MeshRoot::from_seed([root; 32]).issue(request).unwrap();
+    let chain = MeshRoot::from_seed([root; 64]).issue(request).unwrap();
     let (sessions, opened) = mpsc::channel(4);
     let clock = Arc::new(TestClock::new(unix, u64::from(seed)));
     let secret = MeshSecret::from_bytes([secret; 32]);

@@ -39,7 +39,7 @@ pub(crate) async fn peer(seed: u8, listen: &str) -> Peer {
     let metrics = NodeMetrics::new("test").unwrap();
     let node = member.node();
     let network = start(NetConfig {
-        seed: zeroize::Zeroizing::new(*member.identity.expose_seed()),
+        seed: zeroize::Zeroizing::new(*member.identity.expose_ed25519_seed()),
         transport: kind,
         security: member.security.clone(),
         plaintext: false,

@@ -56,6 +56,9 @@ pub fn plan(file: &PlanFile, tools: &Tools, max_steps: usize) -> Result<Plan, Pl
         return Err(PlanError::TooLarge { what: file.name.clone(), limit: "1 MiB".into() });
     }
     let invalid = |place: String, message: String| PlanError::InvalidFile { place, message };
+    if brackets(&file.text) > BRACKETS {
+        return Err(invalid(file.name.clone(), format!("brackets nested deeper than {BRACKETS}")));
+    }
     // JSON is YAML, but the JSON reader has the better messages for it.
     let raw: RawPlan = if file.text.trim_start().starts_with('{') && file.text.trim_end().ends_with('}') {
         serde_json::from_str(&file.text).map_err(|e| invalid(file.name.clone(), e.to_string()))
@@ -77,6 +80,23 @@ pub fn plan(file: &PlanFile, tools: &Tools, max_steps: usize) -> Result<Plan, Pl
         });
     }
     Ok(Plan { engine: super::ENGINE.to_owned(), blocks })
+}
+
+/// Brackets open at once, those in texts included: the time that a YAML reader takes grows with the square of it.
+const BRACKETS: usize = 512;
+
+/// The most brackets that are open at once, whatever they mean there.
+fn brackets(text: &str) -> usize {
+    let (mut open, mut most) = (0usize, 0);
+    for byte in text.bytes() {
+        match byte {
+            b'[' | b'{' => open += 1,
+            b']' | b'}' => open = open.saturating_sub(1),
+            _ => {}
+        }
+        most = most.max(open);
+    }
+    most
 }
 
 /// Where a step is: block and place in it.

@@ -364,3 +364,87 @@ proptest::proptest! {
         proptest::prop_assert_eq!(&p.blocks[0].outline[0].arguments["text"], &Value::String(text));
     }
 }
+
+/// Long enough for the slowest machine, far too short for anything quadratic.
+const SOON: std::time::Duration = std::time::Duration::from_secs(20);
+
+#[test]
+fn hostile_questions_are_answered_soon() {
+    let size = 64 * 1024;
+    let bits = [
+        ";",
+        "; ",
+        "then ",
+        " then then",
+        "1. ",
+        "1. a\n",
+        "(",
+        "\"",
+        "'",
+        "\\\"",
+        "{",
+        "[",
+        "$",
+        "${",
+        "s001 ",
+        "\n",
+        "\r\n",
+        ".",
+        ", ",
+        "=",
+        "echo text=a; ",
+        "echo text=",
+        "file_read path=",
+        "{\"a\":",
+        "and ",
+        "\u{0}",
+        "\u{301}",
+        "🦀",
+        "#1 ",
+        "node:",
+        "@",
+    ];
+    for bit in bits {
+        let begun = tokio::time::Instant::now();
+        let text = bit.repeat(size / bit.len());
+        let _ = outcome(&text);
+        let _ = outcome(&format!("echo text=a {text}"));
+        assert!(begun.elapsed() < SOON, "{bit:?} took {:?}", begun.elapsed());
+    }
+}
+
+#[test]
+fn plan_bombs_are_refused_soon() {
+    let mut laughs = "l0: &l0 [x, x, x, x, x, x, x, x, x]\n".to_owned();
+    for n in 1..12 {
+        let last = n - 1;
+        laughs += &format!("l{n}: &l{n} [{}]\n", vec![format!("*l{last}"); 9].join(", "));
+    }
+    let step = |args: &str| format!("blocks:\n- id: a\n  steps:\n  - tool: echo\n    args: {args}\n");
+    let deep = 100_000;
+    let bombs = [
+        format!("{laughs}blocks: *l11\n"),
+        format!("{laughs}{}", step("{text: *l11}")),
+        step("&a {text: *a}"),
+        step(&format!("{{text: {}1{}}}", "[".repeat(deep), "]".repeat(deep))),
+        step(&"{a: ".repeat(deep)),
+        "- ".repeat(deep),
+        "[".repeat(deep),
+        format!("{{{}}}", "\"a\":{".repeat(deep)),
+        "? ".repeat(deep),
+        "&a ".repeat(deep),
+        "!!map ".repeat(deep),
+        format!("blocks: {}", "- id: a\n".repeat(deep)),
+        format!("blocks:\n{}", "- {id: a, steps: [{tool: echo, args: {text: x}}]}\n".repeat(10_000)),
+        "a: |\n".to_owned() + &" x\n".repeat(deep),
+        "\t".repeat(deep),
+        "\u{feff}".repeat(1000),
+    ];
+    for (number, text) in bombs.into_iter().enumerate() {
+        let begun = tokio::time::Instant::now();
+        let read = plan_file::plan(&PlanFile { name: "plan".into(), text }, &Tools::new(&catalogue()), 10);
+        assert!(read.is_err(), "bomb {number}");
+        assert!(read.unwrap_err().to_string().len() < 10_000, "bomb {number}");
+        assert!(begun.elapsed() < SOON, "bomb {number} took {:?}", begun.elapsed());
+    }
+}
