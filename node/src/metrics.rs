@@ -64,6 +64,8 @@ pub struct ExecutorMetrics {
     pub draining: IntGauge,
     /// 0 (none) to 4 (bwrap).
     pub sandbox_level: IntGauge,
+    /// Programs that a limit has ended, by limit.
+    pub sandbox_kills: IntCounterVec,
     labels: ToolLabels,
 }
 
@@ -92,6 +94,8 @@ pub struct NetMetrics {
     pub handshakes: IntCounterVec,
     /// Duration of a handshake.
     pub handshake_seconds: Histogram,
+    /// Sessions that got fresh secrets while they lasted.
+    pub rekeys: IntCounter,
     /// Open sessions by suite.
     pub sessions: IntGaugeVec,
     /// By direction and kind.
@@ -282,6 +286,11 @@ fn executor(r: &Registrar<'_>, labels: ToolLabels) -> Result<ExecutorMetrics, pr
             "sandbox_level",
             "Confinement of process tools: 0 none, 1 rlimits, 2 landlock, 3 own namespaces, 4 bwrap.",
         )?,
+        sandbox_kills: r.counters(
+            "sandbox_kills_total",
+            "Programs that a limit of the sandbox has ended, by limit; output: the middle of it was dropped.",
+            &["reason"],
+        )?,
         labels,
     })
 }
@@ -298,6 +307,7 @@ fn net(r: &Registrar<'_>) -> Result<NetMetrics, prometheus::Error> {
             "Time from the first byte of a handshake to its end.",
             &SHORT_SECONDS,
         )?,
+        rekeys: r.counter("rekeys_total", "Rekeys of sessions that ended well.")?,
         sessions: r.gauges("sessions", "Open sessions by suite.", &["suite"])?,
         gossip_messages: r.counters(
             "gossip_messages_total",
@@ -445,7 +455,7 @@ mod tests {
             }
         }
         assert_eq!(described, typed);
-        assert_eq!(described.len(), 31, "{described:?}");
+        assert_eq!(described.len(), 32, "{described:?}");
     }
 
     #[test]

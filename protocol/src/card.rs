@@ -70,6 +70,21 @@ pub enum SandboxLevel {
 }
 
 impl SandboxLevel {
+    /// Every level, weakest first.
+    pub const ALL: [Self; 5] = [
+        Self::None,
+        Self::Rlimits,
+        Self::LandlockSeccomp,
+        Self::UsernsLandlockSeccomp,
+        Self::BwrapLandlockSeccomp,
+    ];
+
+    /// The level of that name.
+    #[must_use]
+    pub fn parse(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|level| level.as_str() == name)
+    }
+
     /// The name that people, metrics and JSON use.
     #[must_use]
     pub const fn as_str(self) -> &'static str {

@@ -1,4 +1,4 @@
-//! Gauges that are read from snapshots once a second: what a scrape shows is never older than that.
+//! Gauges, and counts of rooms that know no metrics, that are read from snapshots once a second: what a scrape shows is never older than that.
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use octomesh_protocol::{advert::LoadState, card::Source};
@@ -45,6 +45,10 @@ impl Gauges {
         let load: LoadState = *self.executor.load().borrow();
         let executor = &self.metrics.executor;
         executor.sandbox_level.set(self.sandbox.level().as_metric());
+        for (reason, total) in self.sandbox.kills() {
+            let counter = executor.sandbox_kills.with_label_values(&[reason]);
+            counter.inc_by(total.saturating_sub(counter.get()));
+        }
         executor.running.set(i64::from(load.running));
         executor.queued.set(i64::from(load.queued));
         executor.slots.set(i64::from(load.slots));

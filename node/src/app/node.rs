@@ -215,16 +215,13 @@ impl Base {
         self.supervisor.spawn_critical("measure", measure(memory.clone(), gpus, resources_out, self.stop()));
         let random = Arc::clone(&self.clock);
         let (handle, task) = executor(ExecutorParts {
-            config: ExecutorConfig {
-                slots: config.slots,
-                offers_tools: self.caller.role != Role::Client,
-                sandbox: self.sandbox.level(),
-            },
+            config: ExecutorConfig { slots: config.slots, offers_tools: self.caller.role != Role::Client },
             runner: Arc::new(RegistryRunner {
                 registry: registry.clone(),
                 workspace: Arc::clone(workspace),
                 wall: Arc::clone(&self.wall),
                 metrics: self.metrics.executor.clone(),
+                sandbox: self.sandbox.clone(),
             }),
             journal: self.journal.clone(),
             resources,
@@ -252,7 +249,7 @@ impl Node {
         // Before there are tasks that a failed start would have to end.
         net::check_free(&listen)?;
         let incarnation = home.next_incarnation(clock.unix())?;
-        let sandbox = Sandbox::probe(SandboxConfig::new(launcher, home.sandbox_probe())).await;
+        let sandbox = Sandbox::probe(confinement(&config, launcher, &home)).await;
         let base = Base::new(&home, &certificate, clock, sandbox)?;
         base.supervisor.spawn_critical("sandbox", keep_sandbox(base.sandbox.clone(), base.stop()));
         let workspace = Arc::new(Workspace::open(&home.workspace()).map_err(setup("workspace"))?);
@@ -270,7 +267,8 @@ impl Node {
             Arc::clone(&base.clock),
             opened_out,
         )
-        .map_err(setup("randomness"))?;
+        .map_err(setup("randomness"))?
+        .counting_rekeys(base.metrics.net.rekeys.clone());
         let (open_tickets, tickets) = watch::channel(Arc::new(Vec::new()));
         let (join_asks, joins) = mpsc::channel::<JoinAsk>(JOINS);
         let network = net::start(NetConfig {
@@ -286,12 +284,7 @@ impl Node {
         base.supervisor.spawn_critical("network", network.driver.run(base.stop()));
 
         let membership = Membership {
-            me: Member::new(
-                certificate.node,
-                certificate.name.clone(),
-                certificate.role,
-                certificate.grants.clone(),
-            ),
+            me: member(&certificate),
             incarnation,
             region: config.region.clone(),
             tags: config.tags.clone(),
@@ -476,6 +469,14 @@ async fn tools(
     Ok(registry)
 }
 
+fn confinement(config: &NodeConfig, launcher: Launcher, home: &Home) -> SandboxConfig {
+    SandboxConfig {
+        uid_base: config.sandbox.uid_base,
+        min_level: Some(config.sandbox.min_level),
+        ..SandboxConfig::new(launcher, home.sandbox_probe())
+    }
+}
+
 /// Proves the sandbox's level again from time to time.
 async fn keep_sandbox(sandbox: Sandbox, stop: CancellationToken) {
     report_sandbox(&sandbox);
@@ -549,6 +550,11 @@ async fn keep_journal(journal: JournalHandle, stop: CancellationToken) {
             }
         }
     }
+}
+
+/// This node as a member.
+fn member(certificate: &Certificate) -> Member {
+    Member::new(certificate.node, certificate.name.clone(), certificate.role, certificate.grants.clone())
 }
 
 fn reading(memory: &MemoryReader, gpus: &[GpuReading]) -> Resources {

@@ -159,7 +159,7 @@ pub(super) fn sessions(view: &MeshView, sessions: Vec<SessionReport>) -> Session
             pq: true,
             direction: if s.outbound { "out" } else { "in" }.to_owned(),
             established_s: s.established.as_secs(),
-            rekeys: 0,
+            rekeys: s.rekeys,
             bytes_in: s.bytes_in,
             bytes_out: s.bytes_out,
             addr: s.address.clone().unwrap_or_default(),

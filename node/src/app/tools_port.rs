@@ -3,7 +3,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use octomesh_protocol::{
-    card::ToolCard,
+    card::{SandboxLevel, ToolCard},
     id::{CardHash, NodeName, ToolName},
     step::StepStatus,
 };
@@ -11,6 +11,7 @@ use octomesh_tools::{
     builtin::Catalogue,
     call,
     registry::{EntryState, Registry},
+    sandbox::Sandbox,
     tool::{CallContext, Caller, DataProbe, WallClock, Workspace},
 };
 use tokio::{
@@ -29,6 +30,7 @@ pub(crate) struct RegistryRunner {
     pub(crate) workspace: Arc<Workspace>,
     pub(crate) wall: WallClock,
     pub(crate) metrics: ExecutorMetrics,
+    pub(crate) sandbox: Sandbox,
 }
 
 #[async_trait]
@@ -42,6 +44,10 @@ impl ToolRunner for RegistryRunner {
                 Err(Absent::Unavailable(reason.clone()))
             }
         }
+    }
+
+    fn sandbox(&self) -> SandboxLevel {
+        self.sandbox.level()
     }
 
     async fn run(&self, tool: &ToolName, context: RunContext, arguments: Vec<u8>) -> CallReport {

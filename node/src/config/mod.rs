@@ -13,6 +13,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use octomesh_protocol::card::SandboxLevel;
 pub use origin::{ConfigError, ConfigErrors, Origin};
 pub use show::ShownValue;
 
@@ -60,13 +61,13 @@ pub struct DeclaredGpu {
     pub vram_bytes: u64,
 }
 
-/// Limits of process tools.
+/// How programs are confined.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ProcessConfig {
-    /// Longest run of a process tool whose manifest names no time.
-    pub timeout_s: u64,
-    /// Most output of a process tool.
-    pub output_kib: u64,
+pub struct ConfinementConfig {
+    /// User and group of programs when the node runs as root; never 0.
+    pub uid_base: u32,
+    /// Tools that run anybody's code do not run below this.
+    pub min_level: SandboxLevel,
 }
 
 /// What a node is started with.
@@ -98,8 +99,8 @@ pub struct NodeConfig {
     pub log: String,
     /// Declared GPUs.
     pub gpus: Vec<DeclaredGpu>,
-    /// Limits of process tools.
-    pub process: ProcessConfig,
+    /// How programs are confined.
+    pub sandbox: ConfinementConfig,
 }
 
 impl std::fmt::Debug for NodeConfig {

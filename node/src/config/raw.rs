@@ -25,9 +25,9 @@ pub(super) const KEYS: [&str; 14] = [
     "listen",
     "log",
     "peers",
-    "process.output_kib",
-    "process.timeout_s",
     "region",
+    "sandbox.min_level",
+    "sandbox.uid_base",
     "slots",
     "tags",
 ];
@@ -57,7 +57,7 @@ pub(super) enum Given {
 /// The winners.
 pub(super) type Found = BTreeMap<&'static str, (Given, Origin)>;
 
-/// The variable of a key: `process.timeout_s` is `OCTOMESH_PROCESS__TIMEOUT_S`.
+/// The variable of a key: `sandbox.uid_base` is `OCTOMESH_SANDBOX__UID_BASE`.
 pub(super) fn variable(key: &str) -> String {
     format!("OCTOMESH_{}", key.to_uppercase().replace('.', "__"))
 }

@@ -27,6 +27,7 @@ fn defaults() {
     assert_eq!(config.listen, ["0.0.0.0:9400".parse().unwrap()]);
     assert!(!config.listen_is_explicit);
     assert_eq!(config.api, "127.0.0.1:9480".parse().unwrap());
+    assert_eq!(config.sandbox, ConfinementConfig { uid_base: 64_000, min_level: SandboxLevel::None });
     assert_eq!((config.slots, config.engine.as_str(), config.lazy_tools), (6, "rules", LazyTools::Auto));
 }
 
@@ -35,7 +36,7 @@ fn a_whole_file() {
     let config = load_from(
         "listen = [\"127.0.0.1:1\", \"[::1]:2\"]\napi = \"http://localhost:7/\"\npeers = \"attic.lan:9400\"\nslots = 3\nregion = \"cellar\"\n\
          tags = [\"gpu\", \"big\", \"gpu\"]\nengine = \"rules\"\nlazy_tools = true\nadvertise = [\"10.0.0.1:9400\"]\nlog = \"octomesh=debug\"\n\
-         [process]\ntimeout_s = 5\n[[gpus]]\nname = \"RTX\"\nvram = \"24GiB\"\n[[gpus]]\nname = \"old\"\nvram = 1_000\n",
+         [sandbox]\nuid_base = 70_000\nmin_level = \"userns+landlock+seccomp\"\n[[gpus]]\nname = \"RTX\"\nvram = \"24GiB\"\n[[gpus]]\nname = \"old\"\nvram = 1_000\n",
         "",
         &[],
         &[],
@@ -47,7 +48,8 @@ fn a_whole_file() {
     assert_eq!(config.api.to_string(), "127.0.0.1:7");
     assert_eq!(config.tags, ["big", "gpu"]);
     assert_eq!(config.lazy_tools, LazyTools::On);
-    assert_eq!(config.process.timeout_s, 5);
+    let level = SandboxLevel::UsernsLandlockSeccomp;
+    assert_eq!(config.sandbox, ConfinementConfig { uid_base: 70_000, min_level: level });
     assert_eq!(config.gpus[0].vram_bytes, 24 << 30);
     assert_eq!(config.gpus[1].vram_bytes, 1000);
 }
@@ -55,7 +57,7 @@ fn a_whole_file() {
 #[test]
 fn all_errors_at_once_with_line_and_key() {
     let file = "region = \"a\"\nsots = 4\nlisten = [\n  \"0.0.0.0:9400\",\n  \"nonsense\",\n]\nslots = 0\nengine = \"openai:gpt\"\n\
-                tags = 7\n[process]\ntimeout = 4\n[[gpus]]\nname = \"x\"\nvram = \"lots\"\ncolour = 1\n[[gpus]]\nname = \"y\"\n";
+                tags = 7\n[sandbox]\nuid = 4\nuid_base = 0\nmin_level = \"strong\"\n[[gpus]]\nname = \"x\"\nvram = \"lots\"\ncolour = 1\n[[gpus]]\nname = \"y\"\n";
     let errors = load_from(file, "OCTOMESH_SLOT=3\nbroken\n", &[("OCTOMESH_LOG", "=[")], &[("peers", "a:b")]);
     let text = errors.unwrap_err().to_string();
     let expected = [
@@ -64,10 +66,13 @@ fn all_errors_at_once_with_line_and_key() {
         "octomesh.toml:7: slots: 0 is not between 1 and 1024",
         "octomesh.toml:8: engine: there is no engine \"openai:gpt\"; there is: rules",
         "octomesh.toml:9: tags: wants a list of texts, not a number",
-        "octomesh.toml:11: unknown key `process.timeout` (did you mean `process.timeout_s`?)",
-        "octomesh.toml:14: gpus: \"lots\" is not a size such as 24GiB",
-        "octomesh.toml:15: unknown key `gpus.colour`; there are `name` and `vram`",
-        "octomesh.toml:16: gpus.vram: is missing (for example \"24GiB\")",
+        "octomesh.toml:11: unknown key `sandbox.uid` (did you mean `sandbox.uid_base`?)",
+        "octomesh.toml:12: sandbox.uid_base: 0 is not between 1000 and 4294967294",
+        "octomesh.toml:13: sandbox.min_level: \"strong\" is not one of none, rlimits, landlock+seccomp, \
+         userns+landlock+seccomp, bwrap+landlock+seccomp",
+        "octomesh.toml:16: gpus: \"lots\" is not a size such as 24GiB",
+        "octomesh.toml:17: unknown key `gpus.colour`; there are `name` and `vram`",
+        "octomesh.toml:18: gpus.vram: is missing (for example \"24GiB\")",
         ".env:1: unknown key `slot` (did you mean `slots`?)",
         ".env:2: not of the form NAME=value",
         "--peer: peers: \"a:b\" is not HOST:PORT",
@@ -152,9 +157,9 @@ fn every_key_has_its_variable() {
         ("OCTOMESH_LISTEN", "127.0.0.1:0, [::1]:0"),
         ("OCTOMESH_LOG", "warn"),
         ("OCTOMESH_PEERS", "a:1,[::1]:2"),
-        ("OCTOMESH_PROCESS__OUTPUT_KIB", "16"),
-        ("OCTOMESH_PROCESS__TIMEOUT_S", "9"),
         ("OCTOMESH_REGION", "r"),
+        ("OCTOMESH_SANDBOX__MIN_LEVEL", "rlimits"),
+        ("OCTOMESH_SANDBOX__UID_BASE", "65000"),
         ("OCTOMESH_SLOTS", "2"),
         ("OCTOMESH_TAGS", "b,a"),
     ];

@@ -1,20 +1,19 @@
 //! From what was written to what the node uses: types, ranges, and values that contradict each other.
 use std::{net::SocketAddr, ops::RangeInclusive};
 
-use octomesh_protocol::limits;
+use octomesh_protocol::{card::SandboxLevel, limits};
+use octomesh_tools::sandbox::UID_BASE;
 
 use super::{
-    DeclaredGpu, LazyTools, NodeConfig, ProcessConfig, Sources,
+    ConfinementConfig, DeclaredGpu, LazyTools, NodeConfig, Sources,
     origin::{ConfigErrors, Origin},
     raw::{Found, Given},
 };
 
 /// More steps at once than any machine of a home lab runs; keeps the queue's arithmetic small.
 const SLOTS: RangeInclusive<i64> = 1..=1024;
-/// An hour: a longer tool is a job.
-const PROCESS_TIMEOUT_S: RangeInclusive<i64> = 1..=3600;
-/// What the wire carries.
-const PROCESS_OUTPUT_KIB: RangeInclusive<i64> = 1..=(limits::OUTPUT_BYTES as i64 / 1024);
+/// Not root, not a service of the system, and not -1, which the kernel takes as "no user".
+const SANDBOX_UID: RangeInclusive<i64> = 1000..=(u32::MAX as i64 - 1);
 /// Listen addresses, known peers: what a person writes by hand.
 const LIST_ITEMS: usize = 64;
 /// Short enough to type from a phone, long enough to never be guessed over HTTP.
@@ -43,12 +42,12 @@ pub(super) fn validate(found: &Found, sources: &Sources<'_>, errors: &mut Config
         advertise: values.addresses("advertise", parse_advertised).unwrap_or_default(),
         log: values.text("log", check_log).unwrap_or_else(|| "info".to_owned()),
         gpus: values.gpus(),
-        process: ProcessConfig {
-            timeout_s: values.integer("process.timeout_s", PROCESS_TIMEOUT_S).unwrap_or(60).unsigned_abs(),
-            output_kib: values
-                .integer("process.output_kib", PROCESS_OUTPUT_KIB)
-                .unwrap_or(256)
-                .unsigned_abs(),
+        sandbox: ConfinementConfig {
+            uid_base: values
+                .integer("sandbox.uid_base", SANDBOX_UID)
+                .and_then(|uid| u32::try_from(uid).ok())
+                .unwrap_or(UID_BASE),
+            min_level: values.text("sandbox.min_level", parse_level).unwrap_or_default(),
         },
     };
     values.check_exposure(&config, sources);
@@ -326,6 +325,13 @@ fn check_engine(text: &str) -> Result<String, String> {
         return Ok(text.to_owned());
     }
     Err(format!("there is no engine {:?}; there is: {}", short(text), ENGINES.join(", ")))
+}
+
+fn parse_level(text: &str) -> Result<SandboxLevel, String> {
+    SandboxLevel::parse(text).ok_or_else(|| {
+        let all = SandboxLevel::ALL.map(SandboxLevel::as_str).join(", ");
+        format!("{:?} is not one of {all}", short(text))
+    })
 }
 
 fn check_log(text: &str) -> Result<String, String> {

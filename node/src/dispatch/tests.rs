@@ -169,6 +169,9 @@ impl ToolRunner for NoTools {
     fn card(&self, _: &ToolName) -> Result<(CardHash, Arc<ToolCard>), Absent> {
         Err(Absent::NoTool)
     }
+    fn sandbox(&self) -> SandboxLevel {
+        SandboxLevel::None
+    }
     async fn run(&self, _: &ToolName, _: RunContext, _: Vec<u8>) -> CallReport {
         unreachable!("there is no tool")
     }
@@ -267,7 +270,7 @@ impl House {
             JournalHandle::open_in_memory(wall as Arc<dyn Fn() -> SystemTime + Send + Sync>).unwrap();
         let (resources_out, resources) = watch::channel(Resources::default());
         let (handle, task) = executor(ExecutorParts {
-            config: ExecutorConfig { slots: 1, offers_tools: true, sandbox: SandboxLevel::None },
+            config: ExecutorConfig { slots: 1, offers_tools: true },
             runner: Arc::new(NoTools),
             journal: journal.clone(),
             resources,

@@ -1,5 +1,4 @@
 //! What the executor is told at its start, and what is measured while it runs.
-use octomesh_protocol::card::SandboxLevel;
 use tokio::time::Instant;
 
 /// Queue places per slot: work for a few typical calls, short enough that going elsewhere is better than waiting longer.
@@ -12,8 +11,6 @@ pub struct ExecutorConfig {
     pub slots: u16,
     /// Whether other nodes may run tools here; false on a `client`.
     pub offers_tools: bool,
-    /// Level that process tools run at here.
-    pub sandbox: SandboxLevel,
 }
 
 impl ExecutorConfig {

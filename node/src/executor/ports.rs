@@ -55,6 +55,9 @@ pub trait ToolRunner: Send + Sync + 'static {
     /// [`Absent`].
     fn card(&self, tool: &ToolName) -> Result<(CardHash, Arc<ToolCard>), Absent>;
 
+    /// Level that programs run at here now. A new self-test may change it.
+    fn sandbox(&self) -> SandboxLevel;
+
     /// Runs a call: loads the tool, checks the arguments, calls it. Whatever it started is gone when the future is dropped.
     async fn run(&self, tool: &ToolName, context: RunContext, arguments: Vec<u8>) -> CallReport;
 

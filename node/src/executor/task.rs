@@ -161,8 +161,9 @@ impl ExecutorTask {
         match command {
             Command::Reserve { request, caller, reply } => {
                 let card = self.parts.runner.card(&request.tool);
+                let sandbox = self.parts.runner.sandbox();
                 let lease = self.new_lease();
-                let ask = Reservation { request, caller, card, lease };
+                let ask = Reservation { request, caller, card, sandbox, lease };
                 let answer = self.state.reserve(ask, &self.parts.resources.borrow(), now);
                 let _ = reply.send(answer);
             }

@@ -93,6 +93,10 @@ impl ToolRunner for Script {
         Ok((CardHash::from_bytes([5; 32]), Arc::new(card)))
     }
 
+    fn sandbox(&self) -> SandboxLevel {
+        SandboxLevel::Rlimits
+    }
+
     async fn run(&self, tool: &ToolName, context: RunContext, arguments: Vec<u8>) -> CallReport {
         *self.runs.lock().unwrap().entry(tool.to_string()).or_default() += 1;
         let report = |status, output: &[u8]| CallReport {
@@ -167,7 +171,7 @@ impl House {
         let (resources_out, resources) = watch::channel(Resources::default());
         let mut next = 0;
         let (handle, task) = executor(ExecutorParts {
-            config: ExecutorConfig { slots, offers_tools: true, sandbox: SandboxLevel::Rlimits },
+            config: ExecutorConfig { slots, offers_tools: true },
             runner: Arc::clone(&script) as Arc<dyn ToolRunner>,
             journal: journal.clone(),
             resources,

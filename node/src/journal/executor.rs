@@ -39,13 +39,6 @@ fn status_from(text: &str) -> Option<StepStatus> {
     [Ok, Error, Uncertain, Cancelled, Timeout, Refused].into_iter().find(|s| <&'static str>::from(s) == text)
 }
 
-fn sandbox_from(text: &str) -> Option<SandboxLevel> {
-    use SandboxLevel::{BwrapLandlockSeccomp, LandlockSeccomp, None, Rlimits, UsernsLandlockSeccomp};
-    [None, Rlimits, LandlockSeccomp, UsernsLandlockSeccomp, BwrapLandlockSeccomp]
-        .into_iter()
-        .find(|level| level.as_str() == text)
-}
-
 const COLUMNS: &str = "state, status, output, elapsed_ms, sandbox";
 
 fn row(r: &Row<'_>) -> rusqlite::Result<ExecutorStatus> {
@@ -59,7 +52,7 @@ fn row(r: &Row<'_>) -> rusqlite::Result<ExecutorStatus> {
                 status_from(&status).ok_or_else(|| wrong(1, "not the status of a step"))?,
                 r.get(2)?,
                 r.get::<_, i64>(3)?.cast_unsigned(),
-                sandbox_from(&sandbox).ok_or_else(|| wrong(4, "not a sandbox level"))?,
+                SandboxLevel::parse(&sandbox).ok_or_else(|| wrong(4, "not a sandbox level"))?,
             ))
         }
         _ => return Err(wrong(0, "not the state of a step")),

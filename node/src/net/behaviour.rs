@@ -10,7 +10,7 @@ use octomesh_protocol::{
     limits,
 };
 
-use super::{codec::WireCodec, inbound::Inbound};
+use super::{codec::WireCodec, inbound::Inbound, secure::Admission};
 
 pub(super) const STEP_PROTOCOL: StreamProtocol = StreamProtocol::new("/octomesh/step/1");
 const CARDS_PROTOCOL: StreamProtocol = StreamProtocol::new("/octomesh/cards/1");
@@ -21,8 +21,6 @@ pub(super) const ADVERT_TOPIC: &str = "octomesh/advert/1";
 /// Two, because two nodes that dial each other at the same moment end with one connection each way, and a limit of one makes
 /// them close different ones.
 const CONNECTIONS_PER_NODE: u32 = 2;
-/// PROTOCOL 1: at most 256 handshakes that have not sent message 1.
-const PENDING_INBOUND: u32 = 256;
 const PENDING_OUTBOUND: u32 = 64;
 /// Up to 64 nodes keep a full mesh; twice that leaves room for simultaneous dials.
 const ESTABLISHED: u32 = 256;
@@ -42,6 +40,7 @@ type SyncCodec = WireCodec<Vec<u8>, Vec<u8>, { limits::SYNC_BYTES }, { limits::S
 /// The limits come first: a connection that they deny must not have reached the others.
 #[derive(NetworkBehaviour)]
 pub(super) struct Behaviour {
+    pub(super) admission: Admission,
     pub(super) limits: connection_limits::Behaviour,
     pub(super) gossip: gossipsub::Behaviour,
     pub(super) cards: request_response::Behaviour<CardsCodec>,
@@ -61,9 +60,9 @@ impl Behaviour {
             .with_request_timeout(EXCHANGE_TIMEOUT)
             .with_max_concurrent_streams(EXCHANGES);
         Ok(Self {
+            admission: Admission::new(),
             limits: connection_limits::Behaviour::new(
                 connection_limits::ConnectionLimits::default()
-                    .with_max_pending_incoming(Some(PENDING_INBOUND))
                     .with_max_pending_outgoing(Some(PENDING_OUTBOUND))
                     .with_max_established(Some(ESTABLISHED))
                     .with_max_established_per_peer(Some(CONNECTIONS_PER_NODE)),

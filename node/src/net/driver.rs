@@ -300,6 +300,8 @@ impl Driver {
     fn dial(&mut self, node: Option<NodeId>, addresses: &[String]) -> Option<NetEvent> {
         let first = addresses.first().cloned();
         let addresses: Vec<_> = addresses.iter().filter_map(|a| address::to_multiaddr(a)).collect();
+        // Whoever is looked for there may also come from there.
+        addresses.iter().for_each(|a| self.swarm.behaviour_mut().admission.know(a));
         let options = match node.and_then(peer_id) {
             Some(peer) => DialOpts::peer_id(peer)
                 .addresses(addresses)
@@ -331,6 +333,7 @@ impl Driver {
                 established: s.since.elapsed(),
                 bytes_in: s.opened.bytes_in.load(Ordering::Relaxed),
                 bytes_out: s.opened.bytes_out.load(Ordering::Relaxed),
+                rekeys: s.opened.rekeys.load(Ordering::Relaxed),
             })
             .collect()
     }

@@ -40,4 +40,5 @@ pub(crate) struct SessionReport {
     pub(crate) established: Duration,
     pub(crate) bytes_in: u64,
     pub(crate) bytes_out: u64,
+    pub(crate) rekeys: u64,
 }

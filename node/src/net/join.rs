@@ -113,7 +113,8 @@ impl JoinService {
         T: AsyncRead + AsyncWrite + Unpin,
     {
         let first = first_message(io).await?;
-        let (ticket, state) = self.find(config, &first)?;
+        let (ticket, state) = config.hear_first(&first, || self.find(config, &first))?;
+        let _answered = config.answered().await;
         let random = config.responder_random()?;
         let (second, state) =
             state.write(random, |transcript| config.payload(Side::Responder, transcript))?;
@@ -347,6 +348,7 @@ where
     match Opener::new(&split.receive, RecordLimits::default()).open(&mut sealed)? {
         Record::Data(body) => Ok(JoinAnswer::from_bytes(body)?),
         Record::Close(_) => Err(JoinError::Record(RecordError::Closed)),
+        Record::Rekey(_) => Err(JoinError::Record(RecordError::Rekey)),
     }
 }
 

@@ -3,10 +3,10 @@ use std::error::Error;
 
 use libp2p::{
     core::transport::TransportError,
-    swarm::{DialError, ListenError},
+    swarm::{ConnectionDenied, DialError, ListenError},
 };
 
-use super::secure::{self, SecureError};
+use super::secure::{self, Crowded, SecureError};
 
 /// The cause of a failed dial.
 pub(super) fn of_dial(error: &DialError) -> String {
@@ -25,14 +25,21 @@ pub(super) fn of_dial(error: &DialError) -> String {
     }
 }
 
-/// The cause of a failed inbound connection; `None` when there is nothing to report, since a join was served on it.
+/// The cause of a failed inbound connection; `None` when there is nothing to report, since a join was served on it,
+/// or since it was one too many.
 pub(super) fn of_inbound(error: &ListenError) -> Option<String> {
     match error {
         ListenError::Transport(TransportError::Other(io)) => (!served_join(io)).then(|| secure::explain(io)),
+        // Refusing costs less than telling of it, which is what a flood wants.
+        ListenError::Denied { cause } if is_crowded(cause) => None,
         ListenError::Denied { cause } => Some(secure::explain(cause)),
         ListenError::LocalPeerId { .. } => Some("dialled itself".to_owned()),
         other => Some(secure::explain(other)),
     }
+}
+
+fn is_crowded(cause: &ConnectionDenied) -> bool {
+    cause.source().is_some_and(|cause| cause.is::<Crowded>())
 }
 
 fn of_transport(error: &TransportError<std::io::Error>) -> String {

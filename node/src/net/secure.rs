@@ -2,7 +2,12 @@
 //!
 //! `/octomesh/pq/1` is the only way to another protocol. A node that can issue certificates also answers `/octomesh/join/1`, which
 //! ends in one exchange and never in a session.
-use std::{fmt, io, iter, option, pin::Pin, sync::Arc, time::Duration};
+use std::{
+    fmt, io, iter, option,
+    pin::Pin,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
 
 use futures::{AsyncRead, AsyncWrite, FutureExt as _};
 use libp2p::{
@@ -20,6 +25,8 @@ use octomesh_protocol::{
             AwaitHello, HandshakeError, Initiator, InitiatorRandom, MESSAGE_1_BYTES, MESSAGE_2_OVERHEAD,
             MESSAGE_3_OVERHEAD, Params, ResponderRandom, Split, StaticKey,
         },
+        record::RecordLimits,
+        rekey::Session,
         secret::{MeshSecret, PreSharedKey},
     },
     trust::{
@@ -27,8 +34,9 @@ use octomesh_protocol::{
         VerifiedPeer, identity_payload,
     },
 };
+use sha2::{Digest as _, Sha256};
 use tokio::{
-    sync::mpsc,
+    sync::{Semaphore, SemaphorePermit, mpsc},
     time::{Instant, timeout},
 };
 use zeroize::Zeroizing;
@@ -38,9 +46,12 @@ use crate::{
     net::join::JoinService,
 };
 
+mod admission;
 pub(super) mod message;
 mod stream;
 
+use admission::Replays;
+pub(super) use admission::{Admission, Crowded};
 pub(crate) use stream::SecureStream;
 pub(super) use stream::Traffic;
 
@@ -48,6 +59,9 @@ pub(super) use stream::Traffic;
 const FIRST_MESSAGE: Duration = Duration::from_secs(2);
 /// A handshake takes 1 ms of work and one and a half round trips; this allows for lost packets.
 pub(super) const HANDSHAKE: Duration = Duration::from_secs(5);
+
+/// Handshakes that go on past message 1 at once: their public-key work is a millisecond or two each.
+const ANSWERED_AT_ONCE: usize = 16;
 
 /// Told to the owner of the swarm just before libp2p reports the connection.
 #[derive(Debug)]
@@ -62,6 +76,8 @@ pub(crate) struct SessionOpened {
     pub(crate) bytes_in: Arc<std::sync::atomic::AtomicU64>,
     /// Bytes sent, ciphertext and all.
     pub(crate) bytes_out: Arc<std::sync::atomic::AtomicU64>,
+    /// How often it got fresh secrets.
+    pub(crate) rekeys: Arc<std::sync::atomic::AtomicU64>,
     /// How long the handshake took.
     pub(crate) handshake: Duration,
 }
@@ -87,6 +103,9 @@ pub(crate) enum SecureError {
     /// Message 1 does not open with the mesh secret.
     #[error("the other side has another mesh secret or is no member of mesh {}", .0.short())]
     WrongMeshSecret(MeshId),
+    /// A first message came twice.
+    #[error("a first message was sent again: somebody replays what was recorded")]
+    Replay,
     /// The responder hung up on message 1.
     #[error(
         "the other side ended the handshake: it has another mesh secret, or this node is no member of its mesh"
@@ -177,6 +196,10 @@ pub(crate) struct SecureConfig {
     clock: Arc<dyn Clock>,
     sessions: mpsc::Sender<SessionOpened>,
     links: VerifiedLinks,
+    rekey_at: RecordLimits,
+    all_rekeys: Option<prometheus::IntCounter>,
+    answered: Semaphore,
+    replays: Mutex<Replays>,
 }
 
 impl fmt::Debug for SecureConfig {
@@ -207,7 +230,33 @@ impl SecureConfig {
         let params =
             Params::new(PreSharedKey::from(mesh_secret), session::prologue(mesh), static_key.clone());
         let links = VerifiedLinks::new();
-        Ok(Self { identity, chain, mesh, params, static_key, clock, sessions, links })
+        Ok(Self {
+            identity,
+            chain,
+            mesh,
+            params,
+            static_key,
+            clock,
+            sessions,
+            links,
+            rekey_at: RecordLimits::default(),
+            all_rekeys: None,
+            answered: Semaphore::new(ANSWERED_AT_ONCE),
+            replays: Mutex::new(Replays::new()),
+        })
+    }
+
+    /// Counts the rekeys of all sessions in `metric`, too.
+    pub(crate) fn counting_rekeys(mut self, metric: prometheus::IntCounter) -> Self {
+        self.all_rekeys = Some(metric);
+        self
+    }
+
+    /// Sessions of this node get fresh secrets after so much.
+    #[cfg(test)]
+    pub(crate) fn rekey_at(mut self, limits: RecordLimits) -> Self {
+        self.rekey_at = limits;
+        self
     }
 
     pub(super) fn mesh(&self) -> MeshId {
@@ -252,6 +301,28 @@ impl SecureConfig {
         if peer.node == self.identity.node_id() { Err(SecureError::SelfDial) } else { Ok(peer) }
     }
 
+    /// Reads a first message with `read` unless it was heard before. One that `read` refuses is not remembered: it cost a few
+    /// microseconds, and remembering it would push out those that cost more.
+    pub(super) fn hear_first<S>(
+        &self,
+        first: &[u8],
+        read: impl FnOnce() -> Result<S, SecureError>,
+    ) -> Result<S, SecureError> {
+        let hash = Sha256::digest(first).into();
+        let replays = || self.replays.lock().unwrap_or_else(PoisonError::into_inner);
+        if replays().contains(&hash) {
+            return Err(SecureError::Replay);
+        }
+        let state = read()?;
+        if replays().add(hash) { Ok(state) } else { Err(SecureError::Replay) }
+    }
+
+    /// A place among the handshakes that are being answered; the handshake's own time limit bounds the wait. `None` can't be: the
+    /// places are never taken away.
+    pub(super) async fn answered(&self) -> Option<SemaphorePermit<'_>> {
+        self.answered.acquire().await.ok()
+    }
+
     async fn initiate<T>(&self, io: &mut T) -> Result<(VerifiedPeer, Split), SecureError>
     where
         T: AsyncRead + AsyncWrite + Unpin,
@@ -275,10 +346,14 @@ impl SecureConfig {
         T: AsyncRead + AsyncWrite + Unpin,
     {
         let first = first_message(io).await?;
-        let state = AwaitHello::new(&self.params).read(&first).map_err(|error| match error {
-            HandshakeError::Authentication => SecureError::WrongMeshSecret(self.mesh),
-            other => SecureError::Handshake(other),
+        let state = self.hear_first(&first, || {
+            AwaitHello::new(&self.params).read(&first).map_err(|error| match error {
+                HandshakeError::Authentication => SecureError::WrongMeshSecret(self.mesh),
+                other => SecureError::Handshake(other),
+            })
         })?;
+        // Who comes this far has the mesh secret, so members wait for members only.
+        let _answered = self.answered().await;
         let random = self.responder_random()?;
         let (second, state) = state.write(random, |transcript| self.payload(Side::Responder, transcript))?;
         message::send(io, &second).await?;
@@ -293,7 +368,8 @@ impl SecureConfig {
         T: AsyncRead + AsyncWrite + Unpin,
     {
         let (peer, split, traffic) = self.authenticate(&mut io, outbound).await?;
-        Ok((peer, SecureStream::new(io, &split, traffic)))
+        let session = Session::new(&split, outbound, self.rekey_at);
+        Ok((peer, SecureStream::new(io, session, traffic, Arc::clone(&self.clock))))
     }
 
     /// The handshake, and the announcement of its result.
@@ -310,13 +386,14 @@ impl SecureConfig {
         let (peer, split) = timeout(HANDSHAKE, handshake).await.map_err(|_| SecureError::Timeout)??;
         let peer_id = PeerId::from_bytes(&peer.node.to_peer_id_bytes())
             .map_err(|_| SecureError::Identity(IdentityError::Signature))?;
-        let traffic = Traffic::default();
+        let traffic = Traffic { all_rekeys: self.all_rekeys.clone(), ..Traffic::default() };
         let opened = SessionOpened {
             peer: peer.node,
             certificate: peer.certificate,
             outbound,
             bytes_in: traffic.bytes_in.clone(),
             bytes_out: traffic.bytes_out.clone(),
+            rekeys: traffic.rekeys.clone(),
             handshake: began.elapsed(),
         };
         self.sessions.try_send(opened).map_err(|_| SecureError::Busy)?;

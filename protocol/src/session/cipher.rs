@@ -9,6 +9,7 @@ pub(crate) const TAG_BYTES: usize = 16;
 pub(crate) struct Refused;
 
 /// One key and its counter. The key schedule is erased when dropped.
+#[cfg_attr(test, derive(Clone))]
 pub(crate) struct Cipher {
     aead: ChaCha20Poly1305,
     counter: u64,

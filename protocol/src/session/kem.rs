@@ -30,6 +30,7 @@ pub(super) fn x25519_public(secret: &[u8; 32]) -> [u8; 32] {
 }
 
 /// Boxed: 2 KiB that would otherwise be copied with every move of a handshake state.
+#[cfg_attr(test, derive(Clone))]
 pub(super) struct Decapsulator(Box<DecapsulationKey768>);
 
 impl Decapsulator {

@@ -15,6 +15,7 @@ pub mod handshake;
 mod kem;
 mod params;
 pub mod record;
+pub mod rekey;
 pub mod secret;
 mod symmetric;
 

@@ -23,6 +23,9 @@ pub const MIN_SEALED_BYTES: usize = 1 + TAG_BYTES;
 pub const MAX_BODY_BYTES: usize = MAX_SEALED_BYTES - MIN_SEALED_BYTES;
 
 const DATA: u8 = 0;
+pub(super) const REKEY_INIT: u8 = 1;
+pub(super) const REKEY_ANSWER: u8 = 2;
+pub(super) const REKEY_DONE: u8 = 3;
 const CLOSE: u8 = 4;
 
 /// Why one side ended a session.
@@ -41,13 +44,21 @@ pub enum CloseReason {
     LimitReached = 3,
 }
 
-/// How much one key may be used for. A session that gets there is ended and made anew, with fresh secrets.
+/// How much one key may be used for. See [`super::rekey::Session`] for what happens then.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RecordLimits {
     /// Records in one direction.
     pub records: u64,
     /// Bytes of ciphertext in one direction.
     pub bytes: u64,
+}
+
+impl RecordLimits {
+    /// Twice as much.
+    #[must_use]
+    pub const fn doubled(self) -> Self {
+        Self { records: self.records.saturating_mul(2), bytes: self.bytes.saturating_mul(2) }
+    }
 }
 
 impl Default for RecordLimits {
@@ -71,7 +82,10 @@ pub enum RecordError {
     /// Authentic, but not a kind this version knows, or a body that its kind does not have.
     #[error("record kind {0} is unknown or malformed")]
     Kind(u8),
-    /// 2^32 records or 64 GiB in one direction.
+    /// A rekey message that is malformed or comes at the wrong time.
+    #[error("the other side sent a wrong rekey message")]
+    Rekey,
+    /// As many records or bytes in one direction as its key may be used for.
     #[error("session reached its limit and has to be made anew")]
     LimitReached,
     /// After a close record or an earlier error.
@@ -79,6 +93,7 @@ pub enum RecordError {
     Closed,
 }
 
+#[cfg_attr(test, derive(Clone))]
 struct Direction {
     cipher: Cipher,
     limits: RecordLimits,
@@ -92,14 +107,27 @@ impl Direction {
         Self { cipher: Cipher::new(key.expose()), limits, records: 0, bytes: 0, ended: false }
     }
 
+    const fn has_room(&self, sealed: usize) -> bool {
+        self.records < self.limits.records && self.bytes.saturating_add(sealed as u64) <= self.limits.bytes
+    }
+
     /// Counts a data record of `sealed` bytes.
-    fn count(&mut self, sealed: usize) -> Result<(), RecordError> {
-        let (records, bytes) = (self.records + 1, self.bytes.saturating_add(sealed as u64));
-        if records > self.limits.records || bytes > self.limits.bytes {
+    const fn count(&mut self, sealed: usize) -> Result<(), RecordError> {
+        if !self.has_room(sealed) {
             return Err(RecordError::LimitReached);
         }
-        (self.records, self.bytes) = (records, bytes);
+        self.records += 1;
+        self.bytes = self.bytes.saturating_add(sealed as u64);
         Ok(())
+    }
+
+    const fn reached(&self, limits: RecordLimits) -> bool {
+        self.records >= limits.records || self.bytes >= limits.bytes
+    }
+
+    /// Goes on with another key; the old one is erased.
+    fn switch(&mut self, key: &SessionKey) {
+        (self.cipher, self.records, self.bytes) = (Cipher::new(key.expose()), 0, 0);
     }
 
     /// Runs one step unless the direction has ended, and ends it if the step fails.
@@ -127,6 +155,7 @@ impl Direction {
 }
 
 /// The sending direction.
+#[cfg_attr(test, derive(Clone))]
 pub struct Sealer(Direction);
 
 impl Sealer {
@@ -148,6 +177,33 @@ impl Sealer {
         // At its limit the direction can still say so: the close record is not counted.
         self.0.count(record.len().saturating_sub(LENGTH_BYTES) + TAG_BYTES)?;
         self.0.step(|direction| direction.seal(DATA, record))
+    }
+
+    /// A message of a rekey, kind and body. Not counted: it is what makes room.
+    pub(super) fn control(&mut self, message: &[u8]) -> Result<Vec<u8>, RecordError> {
+        self.0.step(|direction| {
+            let (kind, body) = message.split_first().ok_or(RecordError::Length)?;
+            let mut record = vec![0; HEADER_BYTES];
+            record.extend_from_slice(body);
+            direction.seal(*kind, &mut record)?;
+            Ok(record)
+        })
+    }
+
+    pub(super) fn switch(&mut self, key: &SessionKey) {
+        self.0.switch(key);
+    }
+
+    pub(super) const fn reached(&self, limits: RecordLimits) -> bool {
+        self.0.reached(limits)
+    }
+
+    pub(super) const fn has_room(&self, body: usize) -> bool {
+        self.0.has_room(body + MIN_SEALED_BYTES)
+    }
+
+    pub(super) const fn ended(&self) -> bool {
+        self.0.ended
     }
 
     /// The authenticated end of this direction. Nothing can be sealed after it.
@@ -172,9 +228,12 @@ pub enum Record<'a> {
     Data(&'a [u8]),
     /// The other side has ended its direction; an end of the connection without this is a truncation.
     Close(CloseReason),
+    /// A message of a rekey: kind and body.
+    Rekey(&'a [u8]),
 }
 
 /// The receiving direction.
+#[cfg_attr(test, derive(Clone))]
 pub struct Opener(Direction);
 
 impl Opener {
@@ -182,6 +241,19 @@ impl Opener {
     #[must_use]
     pub fn new(key: &SessionKey, limits: RecordLimits) -> Self {
         Self(Direction::new(key, limits))
+    }
+
+    pub(super) fn switch(&mut self, key: &SessionKey) {
+        self.0.switch(key);
+    }
+
+    pub(super) const fn reached(&self, limits: RecordLimits) -> bool {
+        self.0.reached(limits)
+    }
+
+    /// Opens nothing any more.
+    pub(super) const fn end(&mut self) {
+        self.0.ended = true;
     }
 
     /// Bytes that follow a length prefix.
@@ -214,6 +286,7 @@ impl Opener {
                     direction.ended = true;
                     Ok(Record::Close(reason))
                 }
+                message @ [REKEY_INIT..=REKEY_DONE, ..] => Ok(Record::Rekey(message)),
                 [kind, ..] => Err(RecordError::Kind(*kind)),
                 [] => Err(RecordError::Length),
             }

@@ -29,6 +29,22 @@ pub(super) fn hkdf(chaining_key: &[u8; 32], input: &[u8]) -> [Key; 3] {
     [first, second, third]
 }
 
+/// HKDF-SHA256 of RFC 5869 with a salt of 32 bytes and an output of 96.
+pub(super) fn hkdf_sha256(salt: &[u8; 32], input: &[&[u8]], info: &[&[u8]]) -> [Key; 3] {
+    let extracted = hmac(salt, input);
+    let block = |before: &[u8], counter: u8| {
+        let mut parts = vec![before];
+        parts.extend_from_slice(info);
+        let counter = [counter];
+        parts.push(&counter);
+        hmac(&extracted, &parts)
+    };
+    let first = block(&[], 1);
+    let second = block(&*first, 2);
+    let third = block(&*second, 3);
+    [first, second, third]
+}
+
 pub(super) struct Symmetric {
     hash: [u8; 32],
     chaining_key: Key,

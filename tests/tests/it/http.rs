@@ -242,6 +242,8 @@ fn metrics_are_well_formed_and_move() {
     assert!(metric(pi, "octomesh_gossip_bytes_total", "") > 0.0);
     assert!(metric(pi, "octomesh_sessions", &format!("suite=\"{SUITE}\"")) >= 1.0);
     assert_eq!(metric(pi, "octomesh_build_info", "version="), 1.0);
+    let over = pi.json(&["call", "shell", "command=while :; do :; done", "timeout_s=1", "--node", "pi"]);
+    assert_eq!(over["output"]["limit"], "timeout", "{over}");
     // Gauges are read once a second.
     let status = pi.json(&["status"]);
     let slots = status["slots"].as_f64().unwrap();
@@ -251,6 +253,8 @@ fn metrics_are_well_formed_and_move() {
         ("octomesh_peers", "state=\"alive\"", 1.0),
         ("octomesh_slots", "", slots),
         ("octomesh_sandbox_level", "", f64::from(level)),
+        ("octomesh_sandbox_kills_total", "reason=\"timeout\"", 1.0),
+        ("octomesh_sandbox_kills_total", "reason=\"memory\"", 0.0),
         ("octomesh_steps_running", "", 0.0),
         ("octomesh_leases_active", "", 0.0),
     ] {

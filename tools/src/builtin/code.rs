@@ -10,7 +10,7 @@ use crate::{
     process::{environment, shown},
     sandbox::{
         Limits, Sandbox,
-        run::{Captured, Finished, Program},
+        run::{Captured, Finished, Limit, Program},
     },
     tool::{Arguments, CallContext, ToolError, ToolOutput},
 };
@@ -75,25 +75,27 @@ impl Bench {
             None => Ok(finished),
         }
     }
-}
 
-/// The result: exit code, both streams, the limit that ended it, the level.
-pub(super) fn output(finished: &Finished, more: Arguments) -> ToolOutput {
-    let mut fields = more;
-    let mut cut = false;
-    for (name, stream) in [("stdout", &finished.stdout), ("stderr", &finished.stderr)] {
-        cut |= put(&mut fields, name, stream);
+    /// The result: exit code, both streams, the limit that ended it, the level.
+    pub(super) fn output(&self, finished: &Finished, more: Arguments) -> ToolOutput {
+        let mut fields = more;
+        let mut cut = false;
+        for (name, stream) in [("stdout", &finished.stdout), ("stderr", &finished.stderr)] {
+            cut |= put(&mut fields, name, stream);
+        }
+        // A program that a limit has ended has no exit code of its own; one that has ended by a signal has.
+        let own_end = finished.limit.is_none_or(|limit| limit.is_seen_in_code());
+        let code = finished.status.code().filter(|_| own_end);
+        fields.insert("exit_code".into(), json!(code));
+        if cut {
+            self.sandbox.count(Limit::Output);
+        }
+        if let Some(limit) = finished.limit.or_else(|| cut.then_some(Limit::Output)) {
+            fields.insert("limit".into(), json!(limit.to_string()));
+        }
+        fields.insert("sandbox".into(), json!(finished.level.as_str()));
+        ToolOutput { content: Value::Object(fields), sandbox: finished.level }
     }
-    // A program that a limit has ended has no exit code of its own; one that has ended by a signal has.
-    let own_end = finished.limit.is_none_or(|limit| limit.is_seen_in_code());
-    let code = finished.status.code().filter(|_| own_end);
-    fields.insert("exit_code".into(), json!(code));
-    let limit = finished.limit.map(|limit| limit.to_string()).or_else(|| cut.then(|| "output".to_owned()));
-    if let Some(limit) = limit {
-        fields.insert("limit".into(), json!(limit));
-    }
-    fields.insert("sandbox".into(), json!(finished.level.as_str()));
-    ToolOutput { content: Value::Object(fields), sandbox: finished.level }
 }
 
 /// Whether something was left out.

@@ -10,7 +10,7 @@ use async_trait::async_trait;
 use octomesh_protocol::card::{SandboxLevel, ToolCard};
 use serde_json::json;
 
-use super::code::{self, Bench, Job};
+use super::code::{Bench, Job};
 use crate::{
     registry::RegistryError,
     tool::{Arguments, CallContext, Tool, ToolError, ToolOutput, Workspace},
@@ -83,7 +83,7 @@ impl Tool for RunPythonCode {
             .take(NAMED)
             .map(|(path, _)| path.display().to_string())
             .collect();
-        Ok(code::output(&finished, Arguments::from_iter([("files".to_owned(), json!(changed))])))
+        Ok(self.bench.output(&finished, Arguments::from_iter([("files".to_owned(), json!(changed))])))
     }
 
     fn sandbox(&self) -> SandboxLevel {

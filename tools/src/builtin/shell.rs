@@ -4,7 +4,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use octomesh_protocol::card::{SandboxLevel, ToolCard};
 
-use super::code::{self, Bench, Job};
+use super::code::{Bench, Job};
 use crate::{
     registry::RegistryError,
     tool::{Arguments, CallContext, Tool, ToolError, ToolOutput},
@@ -51,7 +51,7 @@ impl Tool for Shell {
             timeout_s: super::optional_number(&arguments, "timeout_s").unwrap_or(TIMEOUT_S),
         };
         let finished = self.bench.run(&self.card, context, job).await?;
-        Ok(code::output(&finished, Arguments::new()))
+        Ok(self.bench.output(&finished, Arguments::new()))
     }
 
     fn sandbox(&self) -> SandboxLevel {

@@ -68,8 +68,12 @@ fn in_memory(name: &str, bytes: &[u8]) -> Result<OwnedFd, String> {
 
 fn options(plan: &Plan, files: &[(&str, OwnedFd)]) -> Vec<OsString> {
     let mut all = Options::default();
-    all.words("--unshare-user --unshare-pid --unshare-ipc --unshare-uts --unshare-cgroup-try");
-    all.words("--die-with-parent --new-session --cap-drop ALL --hostname sandbox");
+    all.words("--unshare-user --unshare-ipc --unshare-uts --unshare-cgroup-try");
+    if plan.defends("pidns") {
+        all.words("--unshare-pid");
+    }
+    all.words("--die-with-parent --new-session --hostname sandbox");
+    all.words(if plan.defends("rights") { "--cap-drop ALL" } else { "--cap-add ALL" });
     if !plan.network && plan.defends("netns") {
         all.words("--unshare-net");
     }
@@ -87,7 +91,11 @@ fn options(plan: &Plan, files: &[(&str, OwnedFd)]) -> Vec<OsString> {
     for (name, fd) in files {
         all.words(&format!("--ro-bind-data {} /etc/{name}", fd.as_raw_fd()));
     }
-    all.words("--proc /proc --dev /dev");
+    all.words(if plan.defends("pidns") {
+        "--proc /proc --dev /dev"
+    } else {
+        "--bind /proc /proc --dev /dev"
+    });
     all.words(&format!("--size {0} --tmpfs /tmp --size {0} --tmpfs /dev/shm", plan.tmp_bytes));
     for device in &plan.devices {
         all.pair("--dev-bind-try", device, device);

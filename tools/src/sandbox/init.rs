@@ -103,7 +103,7 @@ fn confine(plan: &Plan, args: &[OsString]) -> Result<ExitCode, String> {
     if plan.defends("limits") {
         plan.limits.apply()?;
     }
-    if !plan.has_namespaces() {
+    if !plan.has_namespaces() && plan.defends("rights") {
         namespaces::give_up_rights()?;
     }
     prctl::set_no_new_privs().map_err(|e| format!("no new privileges: {e}"))?;

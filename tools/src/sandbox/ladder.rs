@@ -6,6 +6,7 @@ use tokio::sync::watch;
 
 use super::{
     Launcher, bwrap,
+    kills::Kills,
     plan::Plan,
     quota::{self, Quota, Usage},
     run::{self, Finished, Program, Terms},
@@ -80,6 +81,7 @@ struct Inner {
     /// The file that the launcher is.
     own: PathBuf,
     state: watch::Sender<Arc<SelfTest>>,
+    kills: Kills,
 }
 
 impl Sandbox {
@@ -87,7 +89,7 @@ impl Sandbox {
     pub async fn probe(config: SandboxConfig) -> Self {
         let own = own_file(&config.launcher);
         let nothing = SelfTest { level: SandboxLevel::None, proved: Vec::new(), missing: Vec::new() };
-        let sandbox = Self(Arc::new(Inner { config, own, state: watch::channel(Arc::new(nothing)).0 }));
+        let sandbox = Self::with(config, own, nothing);
         sandbox.renew().await;
         sandbox
     }
@@ -98,7 +100,12 @@ impl Sandbox {
     pub fn unproven(config: SandboxConfig, level: SandboxLevel) -> Self {
         let own = own_file(&config.launcher);
         let test = SelfTest { level, proved: Vec::new(), missing: Vec::new() };
-        Self(Arc::new(Inner { config, own, state: watch::channel(Arc::new(test)).0 }))
+        Self::with(config, own, test)
+    }
+
+    fn with(config: SandboxConfig, own: PathBuf, test: SelfTest) -> Self {
+        let state = watch::channel(Arc::new(test)).0;
+        Self(Arc::new(Inner { config, own, state, kills: Kills::default() }))
     }
 
     /// Tries again; for every [`RENEW_EVERY`]. Calls that begin afterwards run at the new level.
@@ -178,7 +185,27 @@ impl Sandbox {
             let why = self.self_test().missing.join("; ");
             return Err(ToolError::Unavailable(format!("programs can't be started here: {why}")));
         }
-        self.run_at(level, program, terms).await
+        let result = self.run_at(level, program, terms).await;
+        let limit = match &result {
+            Ok(finished) => finished.limit,
+            Err(ToolError::Timeout) => Some(run::Limit::Timeout),
+            Err(_) => None,
+        };
+        if let Some(limit) = limit {
+            self.count(limit);
+        }
+        result
+    }
+
+    /// A limit has ended a program, or cut what it wrote.
+    pub(crate) fn count(&self, limit: run::Limit) {
+        self.0.kills.count(limit);
+    }
+
+    /// How often each limit has ended a program since the start, by the name that results and metrics use.
+    #[must_use]
+    pub fn kills(&self) -> Vec<(&'static str, u64)> {
+        self.0.kills.all()
     }
 
     pub(super) async fn run_at(
@@ -191,7 +218,7 @@ impl Sandbox {
         let workspace = program.dir.clone();
         let spare = self.spare(level);
         let strip = config.defends("suid");
-        let quota = program.has_quota.then_some(&config.quota);
+        let quota = (program.has_quota && config.defends("quota")).then_some(&config.quota);
         let look = |owner| look(workspace.clone(), quota.copied(), owner, strip);
         // What the node itself has made there since is given to the program's user.
         if (quota.is_some() || spare.is_some())
@@ -240,7 +267,7 @@ impl Sandbox {
             network,
             devices,
             limits: limits_for(limits, level, spare),
-            tmp_bytes: TMP_BYTES,
+            tmp_bytes: if self.0.config.defends("sizes") { TMP_BYTES } else { TMP_BYTES << 6 },
             without: self.0.config.without.clone(),
         });
         if plan.is_none() {

@@ -21,6 +21,7 @@ use std::{ffi::OsString, path::PathBuf, process::ExitCode};
 mod attempts;
 mod bwrap;
 mod init;
+mod kills;
 mod ladder;
 mod landlock;
 mod limits;

@@ -42,12 +42,14 @@ pub(super) fn outer(plan: &Plan, args: &[OsString]) -> Result<ExitCode, String> 
     let (uid, gid) = (getuid(), getgid());
     let mut flags = CloneFlags::CLONE_NEWUSER
         | CloneFlags::CLONE_NEWNS
-        | CloneFlags::CLONE_NEWPID
         | CloneFlags::CLONE_NEWIPC
         | CloneFlags::CLONE_NEWUTS
         | CloneFlags::CLONE_NEWCGROUP;
     if !plan.network && plan.defends("netns") {
         flags |= CloneFlags::CLONE_NEWNET;
+    }
+    if plan.defends("pidns") {
+        flags |= CloneFlags::CLONE_NEWPID;
     }
     unshare(flags).map_err(|e| format!("namespaces: {e}"))?;
     for (file, text) in [
@@ -154,20 +156,7 @@ fn keep_rights() -> Result<(), String> {
 /// Process 1: moves into the tree, gives up all rights, starts the program and waits; when it ends, all others end.
 pub(super) fn inner(plan: &Plan, base: &Path, args: &[OsString]) -> Result<ExitCode, String> {
     die_with_parent()?;
-    let proc = base.join("proc");
-    let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
-    mount(Some("proc"), &proc, Some("proc"), flags, None::<&str>).map_err(|e| format!("/proc: {e}"))?;
-    if let Some(pids) = plan.limits.processes {
-        // silent-ok: kernels before 6.14 have one number for the whole machine; RLIMIT_NPROC counts there
-        let _ = fs::write(proc.join("sys/kernel/pid_max"), (pids * 2).max(PIDS_LEAST).to_string());
-    }
-    let none = None::<&str>;
-    for part in PROC_READ_ONLY.iter().map(|p| proc.join(p)).filter(|p| p.exists()) {
-        mount(Some(&part), &part, none, MsFlags::MS_BIND | MsFlags::MS_REC, none)
-            .map_err(|e| format!("{}: {e}", part.display()))?;
-        let flags = flags | MsFlags::MS_REMOUNT | MsFlags::MS_BIND | MsFlags::MS_RDONLY;
-        mount(none, &part, none, flags, none).map_err(|e| format!("{}: {e}", part.display()))?;
-    }
+    processes(plan, &base.join("proc"))?;
     let say = |e: nix::errno::Errno| format!("file tree: {e}");
     chdir(base).map_err(say)?;
     // The old root is put over the new one and taken away again.
@@ -176,7 +165,9 @@ pub(super) fn inner(plan: &Plan, base: &Path, args: &[OsString]) -> Result<ExitC
     chdir("/").map_err(say)?;
     mounts::restrict(Path::new("/"), Access::ReadOnly).map_err(say)?;
     chdir(&plan.workspace).map_err(say)?;
-    give_up_rights()?;
+    if plan.defends("rights") {
+        give_up_rights()?;
+    }
     let text = serde_json::to_string(plan).map_err(|e| e.to_string())?;
     let child = Command::new(INIT_INSIDE)
         .args([SANDBOX_INIT_ARGUMENT, "confine"])
@@ -185,6 +176,28 @@ pub(super) fn inner(plan: &Plan, base: &Path, args: &[OsString]) -> Result<ExitC
         .spawn()
         .map_err(|e| format!("{INIT_INSIDE}: {e}"))?;
     Ok(wait(child.id()))
+}
+
+/// A `/proc` of the own process namespace, whose parts that change the machine are read-only.
+fn processes(plan: &Plan, proc: &Path) -> Result<(), String> {
+    let none = None::<&str>;
+    if !plan.defends("pidns") {
+        return mount(Some("/proc"), proc, none, MsFlags::MS_BIND | MsFlags::MS_REC, none)
+            .map_err(|e| format!("/proc: {e}"));
+    }
+    let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
+    mount(Some("proc"), proc, Some("proc"), flags, none).map_err(|e| format!("/proc: {e}"))?;
+    if let Some(pids) = plan.limits.processes.filter(|_| plan.defends("limits")) {
+        // silent-ok: kernels before 6.14 have one number for the whole machine; RLIMIT_NPROC counts there
+        let _ = fs::write(proc.join("sys/kernel/pid_max"), (pids * 2).max(PIDS_LEAST).to_string());
+    }
+    for part in PROC_READ_ONLY.iter().map(|p| proc.join(p)).filter(|p| p.exists() && plan.defends("proc")) {
+        mount(Some(&part), &part, none, MsFlags::MS_BIND | MsFlags::MS_REC, none)
+            .map_err(|e| format!("{}: {e}", part.display()))?;
+        let flags = flags | MsFlags::MS_REMOUNT | MsFlags::MS_BIND | MsFlags::MS_RDONLY;
+        mount(none, &part, none, flags, none).map_err(|e| format!("{}: {e}", part.display()))?;
+    }
+    Ok(())
 }
 
 /// All capabilities, also those that a program could get back.

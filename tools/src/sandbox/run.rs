@@ -33,13 +33,13 @@ const TAIL_BYTES: usize = KEPT_BYTES - HEAD_BYTES;
 const STOP_LIMIT: Duration = Duration::from_secs(6);
 /// How long a pipe may stay open after the launcher has ended: only something that got away holds it.
 const PIPE_GRACE: Duration = Duration::from_secs(1);
-/// Bytes of one log line that is reported.
+/// Bytes of one line that is reported.
 const LINE_BYTES: usize = 1024;
 /// Between two looks at the workspace: a disk that takes 500 MB a second then takes 1 GB too much.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
 /// Bytes of stderr that are looked through for the reason of an end.
 const SAID: usize = 2000;
-/// Log lines reported by one call; all of them are counted, and the tail is kept.
+/// Lines of each of stdout and stderr reported by one call; the result has head and tail of all of them.
 const LINES: usize = 1000;
 
 /// A program to run.
@@ -103,7 +103,9 @@ impl Captured {
 }
 
 /// What ended a program before its own end. Its name is what results and metrics say.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, strum::IntoStaticStr, strum::Display)]
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, strum::IntoStaticStr, strum::Display, strum::EnumIter, strum::EnumCount,
+)]
 #[strum(serialize_all = "snake_case")]
 pub(crate) enum Limit {
     /// Its time was over.
@@ -118,6 +120,8 @@ pub(crate) enum Limit {
     FileSize,
     /// It filled the workspace.
     Quota,
+    /// It wrote more than a result holds: it went on, and the middle was dropped.
+    Output,
 }
 
 impl Limit {
@@ -255,8 +259,8 @@ where
                 ended.cancel();
                 status
             },
-            capture(stdout, &ended, None),
-            capture(stderr, &ended, Some(terms.events)),
+            capture(stdout, &ended, Lines::new(EventKind::Output, terms.events)),
+            capture(stderr, &ended, Lines::new(EventKind::Log, terms.events)),
         );
         let status = status.map_err(|e| ToolError::Failed(format!("wait for the launcher: {e}")))?;
         Ok(Finished { status, stdout, stderr, level: SandboxLevel::None, limit: None })
@@ -337,11 +341,10 @@ async fn feed(mut lifeline: ChildStdin, spec: Spec, input: Vec<u8>, stop: &Cance
 async fn capture(
     pipe: Option<impl AsyncRead + Unpin>,
     ended: &CancellationToken,
-    log: Option<&EventSink>,
+    mut lines: Lines<'_>,
 ) -> Captured {
     let mut captured = Captured::default();
     let Some(mut pipe) = pipe else { return captured };
-    let mut lines = Lines::default();
     let mut buffer = vec![0u8; 64 * 1024];
     let over = async {
         ended.cancelled().await;
@@ -358,27 +361,28 @@ async fn capture(
             Ok(n) => {
                 let bytes = buffer.get(..n).unwrap_or_default();
                 captured.push(bytes);
-                if let Some(log) = log {
-                    lines.push(bytes, log);
-                }
+                lines.push(bytes);
             }
         }
     }
-    if let Some(log) = log {
-        lines.flush(log);
-    }
+    lines.flush();
     captured
 }
 
-/// Cuts stderr into log lines.
-#[derive(Default)]
-struct Lines {
+/// Reports a stream line by line while the program runs: stdout as output, stderr as log.
+struct Lines<'a> {
+    kind: EventKind,
+    events: &'a EventSink,
     line: Vec<u8>,
     sent: usize,
 }
 
-impl Lines {
-    fn push(&mut self, bytes: &[u8], log: &EventSink) {
+impl<'a> Lines<'a> {
+    const fn new(kind: EventKind, events: &'a EventSink) -> Self {
+        Self { kind, events, line: Vec::new(), sent: 0 }
+    }
+
+    fn push(&mut self, bytes: &[u8]) {
         for piece in bytes.split_inclusive(|b| *b == b'\n') {
             if self.sent >= LINES {
                 return;
@@ -386,21 +390,21 @@ impl Lines {
             let room = LINE_BYTES.saturating_sub(self.line.len()).min(piece.len());
             self.line.extend_from_slice(piece.get(..room).unwrap_or_default());
             if piece.ends_with(b"\n") {
-                self.flush(log);
+                self.flush();
             }
         }
     }
 
-    fn flush(&mut self, log: &EventSink) {
+    fn flush(&mut self) {
         let line = String::from_utf8_lossy(&self.line).trim_end().to_owned();
         self.line.clear();
         if line.is_empty() || self.sent >= LINES {
             return;
         }
         self.sent += 1;
-        log.send(EventKind::Log, line);
+        self.events.send(self.kind, line);
         if self.sent == LINES {
-            log.send(EventKind::Log, "(further lines of stderr are not reported)");
+            self.events.send(self.kind, "(further lines are not reported)");
         }
     }
 }
@@ -408,6 +412,25 @@ impl Lines {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn lines_are_reported_as_they_come_and_bounded() {
+        let (sender, mut events) = tokio::sync::mpsc::channel(LINES + 10);
+        let sink = EventSink::new(sender);
+        let mut lines = Lines::new(EventKind::Output, &sink);
+        lines.push(b"one\ntw");
+        assert_eq!(events.try_recv().unwrap(), (EventKind::Output, "one".to_owned()));
+        assert!(events.try_recv().is_err(), "half a line waits");
+        lines.push(b"o\n\n");
+        assert_eq!(events.try_recv().unwrap().1, "two");
+        lines.push(&vec![b'x'; 10 * LINE_BYTES]);
+        lines.flush();
+        assert_eq!(events.try_recv().unwrap().1.len(), LINE_BYTES);
+        lines.push("y\n".repeat(3 * LINES).as_bytes());
+        let rest: Vec<String> = std::iter::from_fn(|| events.try_recv().ok()).map(|(_, text)| text).collect();
+        assert_eq!(rest.len(), LINES - 3 + 1);
+        assert!(rest.last().unwrap().contains("not reported"));
+    }
 
     #[test]
     fn head_and_tail_are_kept_and_the_rest_is_counted() {

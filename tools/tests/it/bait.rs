@@ -24,6 +24,10 @@ pub(crate) struct Outside {
     folder: tempfile::TempDir,
     secret: String,
     tcp: TcpListener,
+    /// At the address of cloud machines' metadata where the test has made a network with it, never at a real one.
+    metadata: TcpListener,
+    /// Where a file tree shows the whole machine; empty for the machine itself.
+    pub(crate) host: &'static str,
     udp: UdpSocket,
     local: UnixListener,
     local_name: String,
@@ -53,6 +57,9 @@ impl Outside {
         let tcp = TcpListener::bind("127.0.0.1:0").unwrap();
         let udp = UdpSocket::bind("127.0.0.1:0").unwrap();
         quiet(tcp.set_nonblocking(true));
+        let metadata = TcpListener::bind("169.254.169.254:0").or_else(|_| TcpListener::bind("127.0.0.2:0"));
+        let metadata = metadata.unwrap();
+        quiet(metadata.set_nonblocking(true));
         quiet(udp.set_nonblocking(true));
         let local = UnixListener::bind_addr(&SocketAddr::from_abstract_name(&secret).unwrap()).unwrap();
         quiet(local.set_nonblocking(true));
@@ -65,6 +72,8 @@ impl Outside {
             node,
             folder,
             tcp,
+            metadata,
+            host: "",
             udp,
             local,
             local_name: secret.clone(),
@@ -80,15 +89,29 @@ impl Outside {
         fs::set_permissions(self.bait(), fs::Permissions::from_mode(0o666)).unwrap();
     }
 
+    /// Whether the other process has ended.
+    #[cfg(feature = "sandbox-mutations")]
+    pub(crate) fn victim_is_dead(&mut self) -> bool {
+        // The signal is sent when the call returns; the process ends when it is next scheduled.
+        (0..100).any(|_| {
+            std::thread::sleep(std::time::Duration::from_millis(10));
+            self.victim.try_wait().unwrap().is_some()
+        })
+    }
+
     pub(crate) fn bait(&self) -> PathBuf {
         self.folder.path().join("bait")
     }
 
     /// A script with the names of what is outside filled in.
     pub(crate) fn fill(&self, script: &str) -> String {
+        let metadata = self.metadata.local_addr().unwrap();
+        let metadata = format!("('{}', {})", metadata.ip(), metadata.port());
         script
-            .replace("{bait}", &self.bait().display().to_string())
-            .replace("{dir}", &self.folder.path().display().to_string())
+            .replace("{bait}", &format!("{}{}", self.host, self.bait().display()))
+            .replace("{dir}", &format!("{}{}", self.host, self.folder.path().display()))
+            .replace("{host}", self.host)
+            .replace("{metadata}", &metadata)
             .replace("{tcp}", &self.tcp.local_addr().unwrap().port().to_string())
             .replace("{udp}", &self.udp.local_addr().unwrap().port().to_string())
             .replace("{local}", &self.local_name)
@@ -110,7 +133,10 @@ impl Outside {
         if about.mode() & 0o7777 != 0o666 || about.nlink() != 1 {
             return Some(format!("the bait has mode {:o} and {} names", about.mode(), about.nlink()));
         }
-        if self.tcp.accept().is_ok() || self.udp.recv_from(&mut [0; 9]).is_ok() || self.local.accept().is_ok()
+        if self.tcp.accept().is_ok()
+            || self.metadata.accept().is_ok()
+            || self.udp.recv_from(&mut [0; 9]).is_ok()
+            || self.local.accept().is_ok()
         {
             return Some("somebody came over a socket".into());
         }

@@ -16,13 +16,6 @@ pub(crate) struct Row {
     weak: bool,
 }
 
-impl Row {
-    #[cfg(feature = "sandbox-mutations")]
-    pub(crate) const fn new(name: &'static str, script: &'static str) -> Self {
-        row(name, script)
-    }
-}
-
 const fn row(name: &'static str, script: &'static str) -> Row {
     Row { name, script, weak: false }
 }
@@ -44,9 +37,13 @@ macro_rules! call {
     };
 }
 
-pub(crate) const ROWS: [Row; 46] = [
-    row("shadow", "cat /etc/shadow && echo OUT"),
-    row("root's home", "ls -A /root | grep . && echo OUT"),
+/// `unshare` for a user namespace, by its number for 32-bit programs: a filter that only knows the other numbers lets it through.
+/// mov eax, 310; mov ebx, 0x10000000; int 0x80; ret, with the register saved that belongs to the caller.
+const NUMBERS_OF_32_BITS: &str = "py import ctypes, mmap\nm = mmap.mmap(-1, 4096, prot=7)\nm.write(bytes.fromhex('53b836010000bb00000010cd805bc3'))\nr = ctypes.CFUNCTYPE(ctypes.c_int)(ctypes.addressof(ctypes.c_char.from_buffer(m)))()\nprint('OUT' if r == 0 else r)";
+
+pub(crate) const ROWS: [Row; 50] = [
+    row("shadow", "cat {host}/etc/shadow && echo OUT"),
+    row("root's home", "ls -A {host}/root | grep . && echo OUT"),
     row("read", "cat {bait} && echo OUT"),
     row("write", "echo changed > {bait} && echo OUT"),
     row("read through a link", "ln -s {bait} l1; cat l1 && echo OUT"),
@@ -61,15 +58,12 @@ pub(crate) const ROWS: [Row; 46] = [
     row("/proc/self/cwd upwards", "cat /proc/self/cwd/../../../../..{bait} && echo OUT"),
     row("core_pattern", "py import os; os.open('/proc/sys/kernel/core_pattern', os.O_WRONLY); print('OUT')"),
     row("sysrq", "py import os; os.open('/proc/sysrq-trigger', os.O_WRONLY); print('OUT')"),
-    row("/sys", "ls /sys/kernel && echo OUT"),
+    row("/sys", "ls {host}/sys/kernel && echo OUT"),
     row("environments", "cat /proc/[0-9]*/environ 2>/dev/null | grep -qa {secret} && echo OUT"),
-    row("system folder", "touch /usr/octomesh-escape && rm /usr/octomesh-escape && echo OUT"),
-    row("root folder", "touch /octomesh-escape && rm /octomesh-escape && echo OUT"),
+    row("system folder", "touch {host}/usr/octomesh-escape && rm {host}/usr/octomesh-escape && echo OUT"),
+    row("root folder", "touch {host}/octomesh-escape && rm {host}/octomesh-escape && echo OUT"),
     row("TCP", "py import socket; socket.create_connection(('127.0.0.1', {tcp}), 2); print('OUT')"),
-    row(
-        "metadata service",
-        "py import socket; socket.create_connection(('169.254.169.254', 80), 1); print('OUT')",
-    ),
+    row("metadata service", "py import socket; socket.create_connection({metadata}, 1); print('OUT')"),
     row(
         "UDP",
         "py import socket; socket.socket(socket.AF_INET, socket.SOCK_DGRAM).sendto(b'x', ('127.0.0.1', {udp})); print('OUT')",
@@ -93,9 +87,14 @@ pub(crate) const ROWS: [Row; 46] = [
     row("read memory of others", call!("310, 1, b, 1, b, 1, 0", "")),
     row("user namespace", "unshare -U true && echo OUT"),
     row("user namespace, second numbering", call!("0x40000000 + 272, 0x10000000", "")),
-    row("mount", "mkdir -p p; mount -t tmpfs x p && echo OUT"),
+    row(
+        "mount",
+        "mkdir -p p; mount -t tmpfs x p && echo OUT && umount p; unshare -Urm --propagation unchanged mount -t tmpfs x p && echo OUT",
+    ),
     row("new mount interface", call!("430, b'tmpfs', 0", "")),
-    row("device node", "mknod disk b 8 0 && echo OUT"),
+    row("moved mount", call!("429, -1, b'', -1, b'', 4", "")),
+    row("32-bit calls", NUMBERS_OF_32_BITS),
+    row("device node", "mknod disk b 8 0 && echo OUT; rm -f disk"),
     row("io_uring", call!("425, 1, b", "")),
     row("bpf", call!("321, 0, b, 64", "")),
     row("keyring", call!("250, 0, -3, 0", "")),
@@ -120,6 +119,14 @@ pub(crate) const ROWS: [Row; 46] = [
         "py import signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN); open('big','wb').truncate(300<<20); print('OUT')",
     ),
     row("memory", "py b = bytearray(3 << 30); print('OUT')"),
+    weak(
+        "fork bomb",
+        "py import os, time\nn = 0\ntry:\n  while n < 400:\n    if os.fork() == 0: time.sleep(100)\n    n += 1\n  print('OUT')\nexcept OSError as e: print(n, e)",
+    ),
+    row(
+        "memory file systems",
+        "for d in /tmp /dev/shm; do cd $d && fallocate -l 200M a && fallocate -l 200M b && echo OUT; rm -f a b; done",
+    ),
     row(
         "uid 0 and rights",
         "[ $(id -u) = 0 ] && echo OUT; grep -q 'CapEff:.*[1-9a-f]' /proc/self/status && echo OUT",
@@ -128,7 +135,15 @@ pub(crate) const ROWS: [Row; 46] = [
 
 pub(crate) fn script(row: &Row) -> String {
     match row.script.strip_prefix("py ") {
-        Some(code) => format!("cat > try.py <<'END'\n{code}\nEND\npython3 try.py"),
+        Some(code) => {
+            // Also with all rights of a user namespace of its own, where it may have one.
+            let again = if row.name.contains("mount") {
+                "; unshare -Urm --propagation unchanged python3 try.py"
+            } else {
+                ""
+            };
+            format!("cat > try.py <<'END'\n{code}\nEND\npython3 try.py{again}")
+        }
         None => row.script.to_owned(),
     }
 }
@@ -205,7 +220,14 @@ fn as_an_ordinary_user() {
     let output = Command::new("setpriv")
         .args(["--reuid=63999", "--regid=63999", "--clear-groups", "--"])
         .arg(tests)
-        .args(["escapes_at", "echo_ok", "nothing_survives", "each_row_fails", "--test-threads=3"])
+        .args([
+            "escapes_at",
+            "echo_ok",
+            "nothing_survives",
+            "without_its_defence",
+            "each_row_has_a_mutation",
+            "--test-threads=3",
+        ])
         .env_clear()
         .env("PATH", "/usr/bin:/bin")
         .env("TMPDIR", &tmp)
@@ -214,6 +236,6 @@ fn as_an_ordinary_user() {
         .unwrap();
     let text = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{text}\n{}", String::from_utf8_lossy(&output.stderr));
-    let tests = if cfg!(feature = "sandbox-mutations") { 8 } else { 7 };
+    let tests = if cfg!(feature = "sandbox-mutations") { 11 } else { 8 };
     assert!(text.contains(&format!("test result: ok. {tests} passed")), "{text}");
 }

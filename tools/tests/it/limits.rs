@@ -50,18 +50,22 @@ async fn exit_codes_streams_and_stdin() {
 
 #[tokio::test]
 async fn a_flood_keeps_head_and_tail_and_tells_its_length() {
-    let node = node_at(UsernsLandlockSeccomp).await;
+    let sandbox = sandbox_at(UsernsLandlockSeccomp, |_| {}).await;
+    let node = with(&sandbox);
     let out = shell(&node, "printf BEGIN; head -c 300000000 /dev/zero | tr '\\0' x; printf END").await;
     assert_eq!((&out["stdout_bytes"], &out["limit"]), (&json!(300_000_008), &json!("output")));
     let text = out["stdout"].as_str().unwrap();
     assert!(text.starts_with("BEGINxx") && text.ends_with("xxEND"));
     assert!(text.len() > 60_000, "{}", text.len());
+    assert!(sandbox.kills().contains(&("output", 1)));
 }
 
 #[tokio::test]
 async fn the_limit_that_ended_it() {
     for level in [BwrapLandlockSeccomp, UsernsLandlockSeccomp, LandlockSeccomp] {
-        let node = node_at(level).await;
+        let sandbox = sandbox_at(level, |_| {}).await;
+        assert!(sandbox.kills().iter().all(|(_, count)| *count == 0), "the self-test counts");
+        let node = with(&sandbox);
         let out = node.ok("shell", json!({"command": "while :; do :; done", "timeout_s": 1})).await;
         assert_eq!((&out["limit"], &out["exit_code"]), (&json!("timeout"), &Value::Null));
         let out = shell(&node, "python3 -c 'bytearray(3 << 30)'").await;
@@ -77,6 +81,12 @@ async fn the_limit_that_ended_it() {
             assert_eq!(out["limit"], "pids", "{out}");
         }
         assert_eq!(shell(&node, "echo still there").await["stdout"], "still there\n");
+        for limit in ["timeout", "memory", "file_size"] {
+            assert!(sandbox.kills().contains(&(limit, 1)), "{limit}: {:?}", sandbox.kills());
+        }
+        for limit in ["cpu", "quota", "output"] {
+            assert!(sandbox.kills().contains(&(limit, 0)), "{limit}: {:?}", sandbox.kills());
+        }
     }
 }
 
@@ -120,6 +130,7 @@ async fn a_full_workspace() {
     assert_eq!(afar("head -c 30000000 /dev/zero > large").await.1["limit"], "quota");
     assert_eq!(shell(&node, "rm large").await["exit_code"], 0);
     assert_eq!(afar("echo ok").await.1["stdout"], "ok\n");
+    assert!(sandbox.kills().contains(&("quota", 2)), "{:?}", sandbox.kills());
 }
 
 #[tokio::test]

@@ -8,6 +8,7 @@ use serde_json::json;
 
 use crate::support::{Node, eventually, sandbox_at};
 
+const NAMESPACES: [SandboxLevel; 2] = [BwrapLandlockSeccomp, UsernsLandlockSeccomp];
 const LEVELS: [SandboxLevel; 3] = [BwrapLandlockSeccomp, UsernsLandlockSeccomp, LandlockSeccomp];
 
 #[tokio::test]
@@ -100,6 +101,77 @@ async fn nothing_survives_userns() {
 #[tokio::test]
 async fn nothing_survives_landlock() {
     nothing_survives_at(LandlockSeccomp).await;
+}
+
+/// Processes whose line in `/proc` satisfies `is`: parent and command line.
+fn processes(is: impl Fn(u32, &str) -> bool) -> Vec<u32> {
+    let all = std::fs::read_dir("/proc").unwrap().flatten();
+    all.filter_map(|entry| {
+        let pid = entry.file_name().to_str()?.parse().ok()?;
+        let stat = std::fs::read_to_string(entry.path().join("stat")).ok()?;
+        let parent = stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()?;
+        let line = std::fs::read(entry.path().join("cmdline")).ok()?;
+        is(parent, &String::from_utf8_lossy(&line)).then_some(pid)
+    })
+    .collect()
+}
+
+/// Also when nobody is left who could end anything: SIGKILL of the node, and of the launcher.
+#[tokio::test]
+async fn nothing_survives_a_killed_node() {
+    const INSIDE: &str = "OCTOMESH_TEST_NODE_TO_KILL";
+    if let Ok(level) = std::env::var(INSIDE) {
+        // The node of the test, until it is killed.
+        let level = NAMESPACES.into_iter().find(|l| l.as_str() == level).unwrap();
+        let node = Node::new();
+        builtin::register_code(&node.registry, &sandbox_at(level, |_| {}).await).unwrap();
+        let mark = std::env::temp_dir().display().to_string();
+        let command = format!(
+            "{}\nwhile :; do sleep 1; done # {mark}",
+            RUNAWAYS.replace("setsid sh -c '", &format!("setsid sh -c ': {mark}; "))
+        );
+        node.call("shell", json!({"command": command, "timeout_s": 100})).await;
+        // Its files stay to be looked at.
+        return std::future::pending().await;
+    }
+    for level in NAMESPACES {
+        for kills_launcher in [false, true] {
+            let place = tempfile::tempdir().unwrap();
+            std::fs::set_permissions(place.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755))
+                .unwrap();
+            let mark = place.path().display().to_string();
+            let marked = || processes(|_, line| line.contains(&mark));
+            let mut node = std::process::Command::new(std::env::current_exe().unwrap())
+                .args(["--exact", "sandbox::nothing_survives_a_killed_node"])
+                .envs([(INSIDE, level.as_str()), ("TMPDIR", &mark)])
+                .stdout(std::process::Stdio::null())
+                .spawn()
+                .unwrap();
+            let traces = || {
+                let homes =
+                    std::fs::read_dir(place.path()).unwrap().flatten().map(|e| e.path().join("workspace"));
+                let all: Vec<_> =
+                    homes.flat_map(|home| TRACES.map(|t| home.join(t))).filter(|t| t.exists()).collect();
+                all
+            };
+            eventually("three runaways", || traces().len() == 3 && marked().len() >= 3).await;
+            if kills_launcher {
+                let launcher = processes(|parent, _| parent == node.id());
+                let [launcher] = launcher[..] else { panic!("{launcher:?}") };
+                let launcher = nix::unistd::Pid::from_raw(launcher.cast_signed());
+                nix::sys::signal::kill(launcher, nix::sys::signal::Signal::SIGKILL).unwrap();
+            } else {
+                node.kill().unwrap();
+            }
+            eventually("the end of all", || marked().is_empty()).await;
+            let read = || traces().iter().map(|t| std::fs::read_to_string(t).unwrap()).collect::<Vec<_>>();
+            let first = read();
+            tokio::time::sleep(std::time::Duration::from_millis(500)).await;
+            assert_eq!(first, read(), "something has survived at {level}");
+            node.kill().unwrap();
+            node.wait().unwrap();
+        }
+    }
 }
 
 /// What Docker's default profile does: no new namespaces, no mounts.

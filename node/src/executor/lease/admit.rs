@@ -2,7 +2,7 @@
 use std::{sync::Arc, time::Duration};
 
 use octomesh_protocol::{
-    card::{Effect, ToolCard},
+    card::{Effect, SandboxLevel, ToolCard},
     id::{CardHash, LeaseId},
     step::{RefuseReason, Reserve, StepStatus},
 };
@@ -26,6 +26,8 @@ pub(in crate::executor) struct Reservation {
     pub(in crate::executor) caller: Caller,
     /// This node's own card; the request's needs and effect do not decide.
     pub(in crate::executor) card: Result<(CardHash, Arc<ToolCard>), Absent>,
+    /// Level that programs run at here now.
+    pub(in crate::executor) sandbox: SandboxLevel,
     /// The id that a new lease gets; random, not in use.
     pub(in crate::executor) lease: LeaseId,
 }
@@ -65,7 +67,7 @@ pub(super) fn admit(
         return Err((RefuseReason::Draining, "this node is draining".into()));
     }
     let card = check_tool(ask)?;
-    check_policy(state, ask, card)?;
+    check_policy(ask, card)?;
     check_load(state, ask, now)?;
     let held = check_memory(state, request, card, resources, now)?;
     let slot = state.has_free_slot() && state.queue.is_empty();
@@ -114,9 +116,8 @@ fn check_tool(ask: &Reservation) -> Result<&ToolCard, Refusal> {
     }
 }
 
-fn check_policy(state: &LeaseState, ask: &Reservation, card: &ToolCard) -> Result<(), Refusal> {
-    policy::decide(&ask.caller, card, state.config.sandbox)
-        .map_err(|denied| (RefuseReason::Policy, denied.reason))
+fn check_policy(ask: &Reservation, card: &ToolCard) -> Result<(), Refusal> {
+    policy::decide(&ask.caller, card, ask.sandbox).map_err(|denied| (RefuseReason::Policy, denied.reason))
 }
 
 fn check_load(state: &LeaseState, ask: &Reservation, now: Instant) -> Result<(), Refusal> {

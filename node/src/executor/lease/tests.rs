@@ -64,7 +64,7 @@ struct Table {
 impl Table {
     fn new() -> Self {
         let begin = Instant::now();
-        let config = ExecutorConfig { slots: 2, offers_tools: true, sandbox: SandboxLevel::Rlimits };
+        let config = ExecutorConfig { slots: 2, offers_tools: true };
         Self { state: LeaseState::new(config), resources: Resources::default(), begin, next: 1 }
     }
 
@@ -87,7 +87,8 @@ impl Table {
             deadline_ms: 60_000,
             epoch: 1,
         };
-        Reservation { request, caller: caller(who), card: card(Effect::Pure, Needs::default()), lease }
+        let (card, sandbox) = (card(Effect::Pure, Needs::default()), SandboxLevel::Rlimits);
+        Reservation { request, caller: caller(who), card, sandbox, lease }
     }
 
     fn try_reserve(&mut self, ask: Reservation, ms: u64) -> Result<LeaseId, RefuseReason> {
@@ -379,7 +380,12 @@ fn refusals() {
     let strict = |a: &mut Reservation| a.caller.grants.min_sandbox = Some(SandboxLevel::LandlockSeccomp);
     assert_eq!(t.refuse(1, 1, strict), RefuseReason::Policy);
     let picky = Needs { min_sandbox: Some(SandboxLevel::LandlockSeccomp), ..Needs::default() };
-    assert_eq!(t.refuse(1, 0, |a| a.card = card(Effect::Pure, picky)), RefuseReason::Policy);
+    assert_eq!(t.refuse(1, 0, |a| a.card = card(Effect::Pure, picky.clone())), RefuseReason::Policy);
+    // A new self-test has found a better level, and one later a worse one.
+    let mut better = t.ask(9, 0);
+    (better.card, better.sandbox) = (card(Effect::Pure, picky.clone()), SandboxLevel::LandlockSeccomp);
+    assert!(t.try_reserve(better, 0).is_ok());
+    assert_eq!(t.refuse(10, 0, |a| a.card = card(Effect::Pure, picky)), RefuseReason::Policy);
     assert_eq!(t.refuse(1, 1, |a| a.request.deadline_ms = 0), RefuseReason::Deadline);
     let slow = |a: &mut Reservation| (a.request.est_ms, a.request.deadline_ms) = (10_000, 4000);
     assert_eq!(t.refuse(1, 1, slow), RefuseReason::Deadline);

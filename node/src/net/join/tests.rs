@@ -84,7 +84,9 @@ async fn join_with(
     let (x, y) = tokio::io::duplex(1 << 17);
     let identity = joiner();
     let name = NodeName::parse("pi").unwrap();
-    let clock = TestClock::new(NOW, 77);
+    // Fresh randomness for each joiner: a first message that comes twice is a replay.
+    static JOINERS: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(77);
+    let clock = TestClock::new(NOW, JOINERS.fetch_add(1, std::sync::atomic::Ordering::Relaxed));
     let ask = join_over(x.compat(), ticket, &identity, &name, &clock);
     let security = issuer.member.security.clone();
     let serve = accept(security, y.compat());

@@ -1,6 +1,6 @@
 //! The records of a session as a byte stream. One buffer each way, sealed and opened in place.
 use std::{
-    io,
+    fmt, io,
     pin::Pin,
     sync::{
         Arc,
@@ -11,22 +11,30 @@ use std::{
 
 use futures::{AsyncRead, AsyncWrite};
 use octomesh_protocol::session::{
-    handshake::Split,
     record::{
-        CloseReason, HEADER_BYTES, LENGTH_BYTES, MAX_BODY_BYTES, MAX_SEALED_BYTES, Opener, Record,
-        RecordError, RecordLimits, Sealer,
+        CloseReason, HEADER_BYTES, LENGTH_BYTES, MAX_BODY_BYTES, MAX_SEALED_BYTES, Opener, RecordError,
     },
+    rekey::{Opened, Session},
 };
 use zeroize::Zeroize as _;
+
+use crate::app::clock::Clock;
+
+mod rekeying;
+
+use rekeying::{Rekeying, Turn};
 
 /// Two whole records: while one waits for its rest, the one before it can still be read out.
 const READ_BUFFER: usize = 2 * (LENGTH_BYTES + MAX_SEALED_BYTES);
 
-/// How many bytes went over the wire in each direction, ciphertext and all.
+/// How many bytes went over the wire in each direction, ciphertext and all, and how often the keys were renewed.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Traffic {
     pub(crate) bytes_in: Arc<AtomicU64>,
     pub(crate) bytes_out: Arc<AtomicU64>,
+    pub(crate) rekeys: Arc<AtomicU64>,
+    /// Of all sessions of this node.
+    pub(crate) all_rekeys: Option<prometheus::IntCounter>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,12 +64,12 @@ enum Reading {
 }
 
 /// A session over `T`.
-#[derive(Debug)]
 pub(crate) struct SecureStream<T> {
     io: T,
-    sealer: Sealer,
-    opener: Opener,
-    traffic: Traffic,
+    session: Session,
+    rekeying: Rekeying,
+    clock: Arc<dyn Clock>,
+    pub(super) traffic: Traffic,
     out: Vec<u8>,
     writing: Writing,
     ending: Ending,
@@ -87,15 +95,13 @@ fn invalid(error: RecordError) -> io::Error {
 }
 
 impl<T> SecureStream<T> {
-    pub(crate) fn new(io: T, split: &Split, traffic: Traffic) -> Self {
-        Self::with_limits(io, split, traffic, RecordLimits::default())
-    }
-
-    pub(super) fn with_limits(io: T, split: &Split, traffic: Traffic, limits: RecordLimits) -> Self {
+    /// `session` is what the handshake left, `clock` the source of randomness for later keys. Needs the runtime's timers.
+    pub(crate) fn new(io: T, session: Session, traffic: Traffic, clock: Arc<dyn Clock>) -> Self {
         Self {
             io,
-            sealer: Sealer::new(&split.send, limits),
-            opener: Opener::new(&split.receive, limits),
+            session,
+            rekeying: Rekeying::new(),
+            clock,
             traffic,
             out: vec![0; HEADER_BYTES],
             writing: Writing::Plain,
@@ -111,7 +117,7 @@ impl<T> SecureStream<T> {
 
     /// Makes the buffered plaintext a record. At the limit the session says so and ends.
     fn seal(&mut self) -> io::Result<()> {
-        match self.sealer.seal(&mut self.out) {
+        match self.session.seal(&mut self.out) {
             Ok(()) => self.writing = Writing::Sealed(0),
             Err(error) => {
                 self.queue_close(CloseReason::LimitReached)?;
@@ -123,31 +129,37 @@ impl<T> SecureStream<T> {
 
     fn queue_close(&mut self, reason: CloseReason) -> io::Result<()> {
         self.out.zeroize();
-        self.out = self.sealer.close(reason).map_err(invalid)?;
+        self.out = self.session.close(reason).map_err(invalid)?;
         self.writing = Writing::Sealed(0);
         self.ending = Ending::CloseQueued;
         Ok(())
     }
 
     /// Opens the next record if it is complete; otherwise says how many bytes it has from `start` on.
-    fn open_next(&mut self) -> Result<Option<usize>, RecordError> {
+    fn open_next(&mut self) -> io::Result<Option<usize>> {
         let waiting = self.input.get_mut(self.start..self.end).unwrap_or_default();
         let Some((prefix, rest)) = waiting.split_first_chunk_mut::<LENGTH_BYTES>() else {
             return Ok(Some(LENGTH_BYTES));
         };
-        let sealed_bytes = Opener::sealed_bytes(*prefix)?;
+        let sealed_bytes = Opener::sealed_bytes(*prefix).map_err(invalid)?;
         let Some(sealed) = rest.get_mut(..sealed_bytes) else {
             return Ok(Some(LENGTH_BYTES + sealed_bytes));
         };
-        match self.opener.open(sealed)? {
-            Record::Data(body) => {
+        let turn = match self.session.open(sealed).map_err(invalid)? {
+            Opened::Data(body) => {
                 self.plain_start = self.start + HEADER_BYTES;
                 self.plain_end = self.plain_start + body.len();
+                None
             }
-            Record::Close(reason) => {
+            Opened::Close(reason) => {
                 tracing::debug!(%reason, "the other side ended the session");
                 self.reading = Reading::Closed;
+                Some(Turn::Over)
             }
+            other => Some(Turn::of(other)),
+        };
+        if let Some(turn) = turn {
+            self.turned(turn)?;
         }
         self.start += LENGTH_BYTES + sealed_bytes;
         Ok(None)
@@ -168,10 +180,16 @@ impl<T> SecureStream<T> {
 impl<T: AsyncRead + Unpin> SecureStream<T> {
     fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let room = self.input.get_mut(self.end..).unwrap_or_default();
-        let read = ready!(Pin::new(&mut self.io).poll_read(cx, room))?;
+        let read = match ready!(Pin::new(&mut self.io).poll_read(cx, room)) {
+            Ok(read) => read,
+            Err(error) => {
+                self.died();
+                return Poll::Ready(Err(error));
+            }
+        };
         if read == 0 {
             // Without a close record this may be somebody cutting the line: never a clean end.
-            self.reading = Reading::Dead;
+            self.died();
             let cut =
                 io::Error::new(io::ErrorKind::UnexpectedEof, "session was cut without its close record");
             return Poll::Ready(Err(cut));
@@ -183,7 +201,8 @@ impl<T: AsyncRead + Unpin> SecureStream<T> {
 }
 
 impl<T: AsyncWrite + Unpin> SecureStream<T> {
-    /// Writes the sealed record in the buffer, if there is one.
+    /// Writes the sealed record in the buffer, if there is one, and then what a rekey has to say. Nothing is sealed before both are
+    /// out, so that records leave in the order of their counters.
     fn poll_drain(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         while let Writing::Sealed(sent) = self.writing {
             let rest = self.out.get(sent..).unwrap_or_default();
@@ -199,67 +218,47 @@ impl<T: AsyncWrite + Unpin> SecureStream<T> {
             self.writing = Writing::Sealed(sent + written);
             self.traffic.bytes_out.fetch_add(written as u64, Ordering::Relaxed);
         }
+        while !self.rekeying.rest().is_empty() {
+            let written = ready!(Pin::new(&mut self.io).poll_write(cx, self.rekeying.rest()))?;
+            if written == 0 {
+                return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
+            }
+            self.rekeying.wrote(written);
+            self.traffic.bytes_out.fetch_add(written as u64, Ordering::Relaxed);
+        }
         Poll::Ready(Ok(()))
     }
 
     fn poll_seal_and_drain(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         ready!(self.poll_drain(cx))?;
         if self.ending == Ending::Open && self.out.len() > HEADER_BYTES {
+            if self.must_wait(self.out.len() - HEADER_BYTES) {
+                self.poll_time(cx)?;
+                return Poll::Pending;
+            }
             self.seal()?;
         }
         self.poll_drain(cx)
     }
-}
 
-impl<T: AsyncRead + Unpin> AsyncRead for SecureStream<T> {
-    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, out: &mut [u8]) -> Poll<io::Result<usize>> {
-        let this = &mut *self;
-        if out.is_empty() {
-            return Poll::Ready(Ok(0));
-        }
-        loop {
-            if let Some(plain) = this.input.get(this.plain_start..this.plain_end)
-                && !plain.is_empty()
-            {
-                let taken = plain.len().min(out.len());
-                out.iter_mut().zip(plain).for_each(|(to, from)| *to = *from);
-                this.plain_start += taken;
-                return Poll::Ready(Ok(taken));
-            }
-            match this.reading {
-                Reading::Open => {}
-                Reading::Closed => return Poll::Ready(Ok(0)),
-                Reading::Dead => return Poll::Ready(Err(invalid(RecordError::Closed))),
-            }
-            match this.open_next() {
-                Ok(None) => {}
-                Ok(Some(needed)) => {
-                    this.make_room(needed);
-                    ready!(this.poll_fill(cx))?;
-                }
-                Err(error) => {
-                    this.reading = Reading::Dead;
-                    return Poll::Ready(Err(invalid(error)));
-                }
-            }
-        }
-    }
-}
-
-impl<T: AsyncWrite + Unpin> AsyncWrite for SecureStream<T> {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        let this = &mut *self;
-        if this.ending != Ending::Open {
+    fn poll_write_some(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        const FULL: usize = HEADER_BYTES + MAX_BODY_BYTES;
+        if self.ending != Ending::Open {
             return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
         }
-        ready!(this.poll_drain(cx))?;
-        let room = (HEADER_BYTES + MAX_BODY_BYTES).saturating_sub(this.out.len());
+        self.poll_time(cx)?;
+        ready!(self.poll_drain(cx))?;
+        if self.out.len() == FULL {
+            // It waited for a new key.
+            ready!(self.poll_seal_and_drain(cx))?;
+        }
+        let room = FULL.saturating_sub(self.out.len());
         let taken = bytes.get(..room).unwrap_or(bytes);
-        this.out.extend_from_slice(taken);
-        if this.out.len() == HEADER_BYTES + MAX_BODY_BYTES {
-            let sealed = this.seal();
+        self.out.extend_from_slice(taken);
+        if self.out.len() == FULL && !self.must_wait(MAX_BODY_BYTES) {
+            let sealed = self.seal();
             // Sends it on its way; when the socket is full the next call waits.
-            if let Poll::Ready(result) = this.poll_drain(cx) {
+            if let Poll::Ready(result) = self.poll_drain(cx) {
                 result?;
             }
             sealed?;
@@ -267,20 +266,93 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for SecureStream<T> {
         Poll::Ready(Ok(taken.len()))
     }
 
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+    fn poll_end(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         ready!(self.poll_seal_and_drain(cx))?;
+        if self.ending == Ending::Open {
+            self.queue_close(CloseReason::Done)?;
+        }
+        ready!(self.poll_drain(cx))?;
+        self.ending = Ending::Ended;
+        ready!(Pin::new(&mut self.io).poll_flush(cx))?;
+        Pin::new(&mut self.io).poll_close(cx)
+    }
+
+    /// Remembers who waits, so that reading can wake it.
+    fn waits<O>(&mut self, cx: &Context<'_>, result: Poll<O>) -> Poll<O> {
+        if result.is_pending() {
+            self.rekeying.writer = Some(cx.waker().clone());
+        }
+        result
+    }
+}
+
+impl<T: AsyncRead + AsyncWrite + Unpin> SecureStream<T> {
+    fn poll_read_some(&mut self, cx: &mut Context<'_>, out: &mut [u8]) -> Poll<io::Result<usize>> {
+        if out.is_empty() {
+            return Poll::Ready(Ok(0));
+        }
+        loop {
+            self.push_control(cx);
+            if let Some(plain) = self.input.get(self.plain_start..self.plain_end)
+                && !plain.is_empty()
+            {
+                let taken = plain.len().min(out.len());
+                out.iter_mut().zip(plain).for_each(|(to, from)| *to = *from);
+                self.plain_start += taken;
+                return Poll::Ready(Ok(taken));
+            }
+            match self.reading {
+                Reading::Open => {}
+                Reading::Closed => return Poll::Ready(Ok(0)),
+                Reading::Dead => return Poll::Ready(Err(invalid(RecordError::Closed))),
+            }
+            self.poll_time(cx)?;
+            self.push_control(cx);
+            match self.open_next() {
+                Ok(None) => {}
+                Ok(Some(needed)) => {
+                    self.make_room(needed);
+                    ready!(self.poll_fill(cx))?;
+                }
+                Err(error) => {
+                    self.died();
+                    return Poll::Ready(Err(error));
+                }
+            }
+        }
+    }
+}
+
+impl<T> fmt::Debug for SecureStream<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SecureStream").field("session", &self.session).finish_non_exhaustive()
+    }
+}
+
+impl<T: AsyncRead + AsyncWrite + Unpin> AsyncRead for SecureStream<T> {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, out: &mut [u8]) -> Poll<io::Result<usize>> {
+        let result = self.poll_read_some(cx, out);
+        if result.is_pending() {
+            self.rekeying.reader = Some(cx.waker().clone());
+        }
+        result
+    }
+}
+
+impl<T: AsyncWrite + Unpin> AsyncWrite for SecureStream<T> {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        let result = self.poll_write_some(cx, bytes);
+        self.waits(cx, result)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let result = self.poll_seal_and_drain(cx);
+        ready!(self.waits(cx, result))?;
         Pin::new(&mut self.io).poll_flush(cx)
     }
 
     fn poll_close(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let this = &mut *self;
-        ready!(this.poll_seal_and_drain(cx))?;
-        if this.ending == Ending::Open {
-            this.queue_close(CloseReason::Done)?;
-        }
-        ready!(this.poll_drain(cx))?;
-        this.ending = Ending::Ended;
-        ready!(Pin::new(&mut this.io).poll_flush(cx))?;
-        Pin::new(&mut this.io).poll_close(cx)
+        let result = self.poll_end(cx);
+        self.waits(cx, result)
     }
 }

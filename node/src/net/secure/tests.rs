@@ -28,6 +28,22 @@ impl Member {
 }
 
 pub(in crate::net) fn member(root: u8, secret: u8, seed: u8, unix: u64, join: Option<JoinService>) -> Member {
+    build(root, secret, seed, unix, join, RecordLimits::default())
+}
+
+/// A member whose sessions rekey at `limits`.
+fn rekeying(seed: u8, limits: RecordLimits) -> Member {
+    build(1, 1, seed, NOW, None, limits)
+}
+
+fn build(
+    root: u8,
+    secret: u8,
+    seed: u8,
+    unix: u64,
+    join: Option<JoinService>,
+    rekey_at: RecordLimits,
+) -> Member {
     let identity = Arc::new(NodeIdentity::from_seed([seed; 64]));
     let request = CertificateRequest {
         keys: identity.public().clone(),
@@ -42,7 +58,8 @@ pub(in crate::net) fn member(root: u8, secret: u8, seed: u8, unix: u64, join: Op
     let (sessions, opened) = mpsc::channel(4);
     let clock = Arc::new(TestClock::new(unix, u64::from(seed)));
     let secret = MeshSecret::from_bytes([secret; 32]);
-    let config = SecureConfig::new(identity.clone(), chain, &secret, clock, sessions).unwrap();
+    let config =
+        SecureConfig::new(identity.clone(), chain, &secret, clock, sessions).unwrap().rekey_at(rekey_at);
     Member { security: Security::new(Arc::new(config), join), identity, opened }
 }
 
@@ -326,6 +343,16 @@ fn split_pair() -> (Split, Split) {
     (split(1, 2), split(2, 1))
 }
 
+/// One end of a session, as a handshake would leave it.
+fn stream(io: Io, split: &Split, initiator: bool) -> SecureStream<Io> {
+    limited(io, split, initiator, RecordLimits::default())
+}
+
+fn limited(io: Io, split: &Split, initiator: bool, limits: RecordLimits) -> SecureStream<Io> {
+    let session = Session::new(split, initiator, limits);
+    SecureStream::new(io, session, Traffic::default(), Arc::new(TestClock::new(NOW, 1)))
+}
+
 #[tokio::test]
 async fn a_flipped_replayed_cut_or_reflected_record_ends_the_stream() {
     let (one, other) = split_pair();
@@ -348,7 +375,7 @@ async fn a_flipped_replayed_cut_or_reflected_record_ends_the_stream() {
     ];
     for (what, wire, arrives) in cases {
         let (mut x, y) = tokio::io::duplex(1 << 16);
-        let mut stream = SecureStream::new(y.compat(), &other, Traffic::default());
+        let mut stream = stream(y.compat(), &other, false);
         x.write_all(&wire).await.unwrap();
         drop(x);
         let mut got = Vec::new();
@@ -357,34 +384,13 @@ async fn a_flipped_replayed_cut_or_reflected_record_ends_the_stream() {
     }
 }
 
-#[tokio::test]
-async fn at_its_limit_a_session_says_so_and_ends() {
-    use octomesh_protocol::session::record::RecordLimits;
-    let (one, other) = split_pair();
-    let (x, y) = tokio::io::duplex(1 << 16);
-    let limits = RecordLimits { records: 2, bytes: 1 << 20 };
-    let mut left = SecureStream::with_limits(x.compat(), &one, Traffic::default(), limits);
-    let mut right = SecureStream::new(y.compat(), &other, Traffic::default());
-    for _ in 0..2 {
-        left.write_all(b"a").await.unwrap();
-        left.flush().await.unwrap();
-    }
-    left.write_all(b"a").await.unwrap();
-    let error = left.flush().await.unwrap_err();
-    assert!(error.to_string().contains("limit"), "{error}");
-    left.close().await.unwrap();
-    let mut got = Vec::new();
-    right.read_to_end(&mut got).await.unwrap();
-    assert_eq!(got, b"aa");
-}
-
 /// A writer whose socket is full waits, and what it wrote goes out in order once there is room.
 #[tokio::test]
 async fn back_pressure_reaches_the_writer() {
     let (one, other) = split_pair();
     let (x, y) = tokio::io::duplex(100);
-    let mut left = SecureStream::new(x.compat(), &one, Traffic::default());
-    let mut right = SecureStream::new(y.compat(), &other, Traffic::default());
+    let mut left = stream(x.compat(), &one, true);
+    let mut right = stream(y.compat(), &other, false);
     let sent = pattern(400_000);
     let mut got = Vec::new();
     {
@@ -464,3 +470,6 @@ async fn libp2p_takes_it_as_its_security() {
         () = talk => panic!("the connection ended"),
     }
 }
+
+mod limits;
+mod rekey;

@@ -94,3 +94,31 @@ async fn junk_on_any_protocol_ends_its_stream_and_nothing_else() {
     });
     assert_eq!(tokio::join!(evil.handle.cards(node, asked), answer).0, Ok(CardsReply::Unknown));
 }
+
+/// PROTOCOL 5.4 and 5.5 over TCP: a thousand wrong first messages from an address where a member was seen; another member connects from
+/// there afterwards, and the first one's session is as it was.
+#[tokio::test]
+async fn a_flood_of_wrong_secrets_does_not_keep_a_member_out() {
+    let (mut seen, mut victim) = (peer(2, "127.0.0.1:0").await, peer(3, "127.0.0.1:0").await);
+    let mut honest = peer(4, "127.0.0.1:0").await;
+    seen.connect(&mut victim).await;
+    let address = victim.address.clone();
+    let flood = async {
+        for _ in 0..1000 {
+            let socket = tokio::net::TcpStream::connect(&address).await.unwrap();
+            let select = dialer_select_proto(socket.compat(), [session::PROTOCOL], Version::V1);
+            // Refused at the door, or after the message.
+            if let Ok((_, mut io)) = select.await {
+                io.write_all(&[&[0x04, 0xe0][..], &[7; 1248]].concat()).await.ok();
+                let _hung_up = io.read(&mut [0; 1]).await;
+            }
+        }
+    };
+    // Whoever owns the victim reads its events meanwhile.
+    tokio::select! {
+        flooded = tokio::time::timeout(PATIENCE, flood) => flooded.expect("refusals are quick"),
+        never = victim.wait(|_| None::<()>) => never,
+    }
+    honest.connect(&mut victim).await;
+    assert_eq!(victim.handle.sessions().await.unwrap().len(), 2);
+}

@@ -1,0 +1,254 @@
+//! Who may begin a handshake, and how often: decided by address, before a byte is read.
+//!
+//! Strangers have 256 places together and 8 for each IPv4 address or IPv6 /64; 64 failures at once and then 8 a second close the door
+//! to an address. Addresses with which there was a session, or which this node dials itself, are members': they have places of
+//! their own and their failures are not charged, so that somebody behind the same router can't lock a member out. Nor can strangers
+//! take the places that they do not have.
+use std::{
+    collections::{HashMap, HashSet, VecDeque},
+    convert::Infallible,
+    net::{IpAddr, Ipv4Addr},
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use libp2p::{
+    Multiaddr, PeerId,
+    core::{Endpoint, transport::PortUse},
+    multiaddr::Protocol,
+    swarm::{
+        ConnectionDenied, ConnectionId, FromSwarm, ListenError, NetworkBehaviour, THandler, THandlerInEvent,
+        THandlerOutEvent, ToSwarm, dummy,
+    },
+};
+use tokio::time::Instant;
+
+use crate::net::refusal;
+
+/// Open at once before there is a session, of strangers.
+const STRANGERS: usize = 256;
+/// The same from addresses of members: a mesh of 64 whose nodes all come back at once, with simultaneous dials.
+const MEMBERS: usize = 128;
+/// Of them from one address.
+const PER_BLOCK: usize = 8;
+/// A household behind one address may have many nodes.
+const PER_MEMBER_BLOCK: usize = 64;
+/// Failures that an address may have at once, and how fast they are forgotten.
+const BURST: u32 = 64;
+const FORGOTTEN_EACH: Duration = Duration::from_millis(125);
+/// Addresses remembered, of each kind; the oldest are forgotten first.
+const REMEMBERED: usize = 4096;
+
+/// Addresses that count as one: an IPv4 address, or the /64 that one IPv6 customer has at least.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum Block {
+    V4(Ipv4Addr),
+    V6([u16; 4]),
+}
+
+impl Block {
+    /// `None` for transports without addresses, which only tests have.
+    fn of(address: &Multiaddr) -> Option<Self> {
+        let ip = address.iter().find_map(|part| match part {
+            Protocol::Ip4(ip) => Some(IpAddr::V4(ip)),
+            Protocol::Ip6(ip) => Some(IpAddr::V6(ip)),
+            _ => None,
+        })?;
+        Some(match ip.to_canonical() {
+            IpAddr::V4(ip) => Self::V4(ip),
+            IpAddr::V6(ip) => {
+                let [a, b, c, d, ..] = ip.segments();
+                Self::V6([a, b, c, d])
+            }
+        })
+    }
+}
+
+/// Why a connection was not taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error, strum::IntoStaticStr)]
+#[strum(serialize_all = "snake_case")]
+pub(crate) enum Crowded {
+    /// All places of its kind are taken.
+    #[error("too many handshakes at once")]
+    Everywhere,
+    /// The places of its address are taken.
+    #[error("too many handshakes at once from this address")]
+    Address,
+    /// Its address failed too often.
+    #[error("too many failed handshakes from this address")]
+    Failures,
+}
+
+/// At most [`REMEMBERED`] blocks, the oldest forgotten first.
+struct Remembered<V> {
+    known: HashMap<Block, V>,
+    by_age: VecDeque<Block>,
+}
+
+impl<V> Remembered<V> {
+    fn new() -> Self {
+        Self { known: HashMap::new(), by_age: VecDeque::new() }
+    }
+
+    fn put(&mut self, block: Block, value: V) {
+        if self.known.insert(block, value).is_some() {
+            return;
+        }
+        self.by_age.push_back(block);
+        if self.by_age.len() > REMEMBERED
+            && let Some(oldest) = self.by_age.pop_front()
+        {
+            self.known.remove(&oldest);
+        }
+    }
+}
+
+/// The rules, without a network.
+struct Door {
+    open: HashMap<ConnectionId, (Option<Block>, bool)>,
+    /// When the failures of an address will all be forgotten.
+    failures: Remembered<Instant>,
+    members: Remembered<()>,
+}
+
+impl Door {
+    fn new() -> Self {
+        Self { open: HashMap::new(), failures: Remembered::new(), members: Remembered::new() }
+    }
+
+    fn enter(&mut self, id: ConnectionId, block: Option<Block>, now: Instant) -> Result<(), Crowded> {
+        let member = block.is_some_and(|block| self.members.known.contains_key(&block));
+        let (places, per_block) = if member { (MEMBERS, PER_MEMBER_BLOCK) } else { (STRANGERS, PER_BLOCK) };
+        if let Some(block) = block {
+            let until = self.failures.known.get(&block).copied().unwrap_or(now);
+            if !member && until.saturating_duration_since(now) > FORGOTTEN_EACH * (BURST - 1) {
+                return Err(Crowded::Failures);
+            }
+            if self.open.values().filter(|(other, _)| *other == Some(block)).count() >= per_block {
+                return Err(Crowded::Address);
+            }
+        }
+        if self.open.values().filter(|(_, other)| *other == member).count() >= places {
+            return Err(Crowded::Everywhere);
+        }
+        self.open.insert(id, (block, member));
+        Ok(())
+    }
+
+    /// The handshake is over; `failed` if it was the other side's fault.
+    fn leave(&mut self, id: ConnectionId, failed: bool, now: Instant) {
+        let Some((Some(block), _)) = self.open.remove(&id) else { return };
+        if failed {
+            let until = self.failures.known.get(&block).copied().unwrap_or(now).max(now);
+            self.failures.put(block, until + FORGOTTEN_EACH);
+        }
+    }
+
+    fn know(&mut self, block: Block) {
+        self.members.put(block, ());
+    }
+}
+
+/// The rules as the first behaviour of the swarm.
+pub(in crate::net) struct Admission(Door);
+
+impl Admission {
+    pub(in crate::net) fn new() -> Self {
+        Self(Door::new())
+    }
+
+    /// A member is to be found at `address`.
+    pub(in crate::net) fn know(&mut self, address: &Multiaddr) {
+        if let Some(block) = Block::of(address) {
+            self.0.know(block);
+        }
+    }
+}
+
+impl NetworkBehaviour for Admission {
+    type ConnectionHandler = dummy::ConnectionHandler;
+    type ToSwarm = Infallible;
+
+    fn handle_pending_inbound_connection(
+        &mut self,
+        id: ConnectionId,
+        _: &Multiaddr,
+        remote: &Multiaddr,
+    ) -> Result<(), ConnectionDenied> {
+        self.0.enter(id, Block::of(remote), Instant::now()).map_err(ConnectionDenied::new)
+    }
+
+    fn handle_established_inbound_connection(
+        &mut self,
+        id: ConnectionId,
+        _: PeerId,
+        _: &Multiaddr,
+        remote: &Multiaddr,
+    ) -> Result<THandler<Self>, ConnectionDenied> {
+        // The upgrade is done: whoever is there is a member.
+        self.0.leave(id, false, Instant::now());
+        self.know(remote);
+        Ok(dummy::ConnectionHandler)
+    }
+
+    fn handle_established_outbound_connection(
+        &mut self,
+        _: ConnectionId,
+        _: PeerId,
+        remote: &Multiaddr,
+        _: Endpoint,
+        _: PortUse,
+    ) -> Result<THandler<Self>, ConnectionDenied> {
+        self.know(remote);
+        Ok(dummy::ConnectionHandler)
+    }
+
+    fn on_swarm_event(&mut self, event: FromSwarm<'_>) {
+        if let FromSwarm::ListenFailure(failure) = event {
+            let ours = matches!(failure.error, ListenError::Denied { .. } | ListenError::Aborted);
+            let failed = !ours && refusal::of_inbound(failure.error).is_some();
+            self.0.leave(failure.connection_id, failed, Instant::now());
+        }
+    }
+
+    fn on_connection_handler_event(&mut self, _: PeerId, _: ConnectionId, event: THandlerOutEvent<Self>) {
+        match event {}
+    }
+
+    fn poll(&mut self, _: &mut Context<'_>) -> Poll<ToSwarm<Self::ToSwarm, THandlerInEvent<Self>>> {
+        Poll::Pending
+    }
+}
+
+/// First messages that were taken lately. One that comes again is refused before any public-key work.
+pub(super) struct Replays {
+    seen: HashSet<[u8; 32]>,
+    by_age: VecDeque<[u8; 32]>,
+}
+
+impl Replays {
+    pub(super) fn new() -> Self {
+        Self { seen: HashSet::new(), by_age: VecDeque::new() }
+    }
+
+    pub(super) fn contains(&self, hash: &[u8; 32]) -> bool {
+        self.seen.contains(hash)
+    }
+
+    /// Remembers a message that opened with the mesh secret; others can't push it out. `false` if it was there.
+    pub(super) fn add(&mut self, hash: [u8; 32]) -> bool {
+        if !self.seen.insert(hash) {
+            return false;
+        }
+        self.by_age.push_back(hash);
+        if self.by_age.len() > REMEMBERED
+            && let Some(oldest) = self.by_age.pop_front()
+        {
+            self.seen.remove(&oldest);
+        }
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,106 @@
+use super::*;
+
+fn block(text: &str) -> Option<Block> {
+    Block::of(&crate::net::address::to_multiaddr(text).unwrap())
+}
+
+fn id(n: usize) -> ConnectionId {
+    ConnectionId::new_unchecked(n)
+}
+
+#[test]
+fn addresses_that_count_as_one() {
+    assert_ne!(block("192.0.2.1:1"), block("192.0.2.2:1"));
+    assert_eq!(block("192.0.2.1:1"), block("192.0.2.1:2"));
+    assert_eq!(block("192.0.2.1:1"), block("[::ffff:192.0.2.1]:1"));
+    assert_eq!(block("[2001:db8:1:2::3]:1"), block("[2001:db8:1:2:ffff::4]:1"));
+    assert_ne!(block("[2001:db8:1:2::3]:1"), block("[2001:db8:1:3::3]:1"));
+    assert_eq!(block("memory:5"), None);
+}
+
+/// PROTOCOL 5.5: 1,000 connections from one address.
+#[tokio::test(start_paused = true)]
+async fn a_thousand_connections_from_one_address() {
+    let (mut door, now) = (Door::new(), Instant::now());
+    let results: Vec<_> = (0..1000).map(|n| door.enter(id(n), block("192.0.2.1:1"), now)).collect();
+    assert_eq!(results.iter().filter(|r| r.is_ok()).count(), 8);
+    assert_eq!(results.last(), Some(&Err(Crowded::Address)));
+    assert_eq!(door.enter(id(2000), block("192.0.2.2:1"), now), Ok(()), "others get in");
+    door.leave(id(0), false, now);
+    assert_eq!(door.enter(id(2001), block("192.0.2.1:1"), now), Ok(()));
+}
+
+/// PROTOCOL 5.5: 256 silent ones, from 32 addresses.
+#[tokio::test(start_paused = true)]
+async fn silent_connections_do_not_keep_a_member_out() {
+    let (mut door, now) = (Door::new(), Instant::now());
+    door.know(block("192.0.2.1:1").unwrap());
+    for n in 0..256 {
+        assert_eq!(door.enter(id(n), block(&format!("198.51.100.{}:1", n / 8)), now), Ok(()), "{n}");
+    }
+    assert_eq!(door.enter(id(256), block("203.0.113.9:1"), now), Err(Crowded::Everywhere));
+    assert_eq!(door.enter(id(257), block("192.0.2.1:1"), now), Ok(()), "a member");
+}
+
+/// PROTOCOL 5.4: many wrong secrets from one address.
+#[tokio::test(start_paused = true)]
+async fn failures_close_the_door_to_an_address_and_are_forgotten() {
+    let (mut door, start) = (Door::new(), Instant::now());
+    let address = block("192.0.2.1:1");
+    let mut fails = |count: usize, now| {
+        (0..count)
+            .take_while(|n| {
+                let entered = door.enter(id(*n), address, now);
+                door.leave(id(*n), true, now);
+                entered.is_ok()
+            })
+            .count()
+    };
+    assert_eq!(fails(1000, start), 64);
+    assert_eq!(fails(1000, start), 0);
+    assert_eq!(fails(1000, start + Duration::from_secs(1)), 8);
+    assert_eq!(fails(1000, start + Duration::from_secs(3600)), 64);
+    assert_eq!(door.enter(id(5000), block("192.0.2.2:1"), start), Ok(()), "others are not charged");
+}
+
+/// The same flood from a member's own address: its failures are not held against the member.
+#[tokio::test(start_paused = true)]
+async fn a_flood_from_a_members_own_address_does_not_lock_it_out() {
+    let (mut door, now) = (Door::new(), Instant::now());
+    let address = block("192.0.2.1:1");
+    door.know(address.unwrap());
+    for n in 0..10_000 {
+        assert_eq!(door.enter(id(n), address, now), Ok(()));
+        door.leave(id(n), true, now);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn memory_is_bounded_whatever_the_addresses() {
+    let (mut door, now) = (Door::new(), Instant::now());
+    for n in 0..REMEMBERED * 2 {
+        let address = Some(Block::V6([0x2001, 0xdb8, (n >> 8) as u16, n as u16]));
+        door.enter(id(n), address, now).unwrap();
+        door.leave(id(n), true, now);
+        door.know(Block::V6([0x2001, 0xdb9, (n >> 8) as u16, n as u16]));
+    }
+    assert!(door.open.is_empty());
+    assert_eq!((door.failures.known.len(), door.failures.by_age.len()), (REMEMBERED, REMEMBERED));
+    assert_eq!(door.members.known.len(), REMEMBERED);
+}
+
+#[test]
+fn replays_are_known_for_4096_messages() {
+    let mut replays = Replays::new();
+    let hash = |n: usize| {
+        let mut hash = [0; 32];
+        hash[..8].copy_from_slice(&n.to_le_bytes());
+        hash
+    };
+    for n in 0..=REMEMBERED {
+        assert!(replays.add(hash(n)));
+    }
+    assert!(!replays.add(hash(1)) && replays.contains(&hash(REMEMBERED)));
+    assert!(!replays.contains(&hash(0)));
+    assert_eq!(replays.by_age.len(), REMEMBERED);
+}
