@@ -44,7 +44,7 @@ fn text(error: impl std::fmt::Display) -> String {
 /// # Errors
 /// What `octomesh init` would say.
 pub fn init(home: &Path, name: &str) -> TestResult<()> {
-    entry::init(InitArgs { home: home.to_owned(), name: Some(name.to_owned()) }).map(drop).map_err(text)
+    entry::init(InitArgs::new(home, Some(name))).map(drop).map_err(text)
 }
 
 /// Redeems a ticket into `home`.

@@ -5,7 +5,7 @@ use sha2::{Digest, Sha256};
 use crate::{
     card::SandboxLevel,
     codec::{self, CodecError},
-    id::{CardHash, NodeId, NodeName, ToolName, ToolSetHash},
+    id::{CardHash, NodeId, ToolName, ToolSetHash},
     limits,
 };
 
@@ -262,50 +262,6 @@ pub enum CardsReply {
     Cards(Vec<Vec<u8>>),
     /// Not here (any more).
     Unknown,
-}
-
-/// A member as told to another: where it can be dialled. Trust comes from its certificate, not from this.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct MemberAddress {
-    /// Who.
-    pub node: NodeId,
-    /// Its name.
-    pub name: NodeName,
-    /// `IP:PORT`, at most 8.
-    pub addresses: Vec<String>,
-}
-
-/// `/octomesh/sync/1`: both sides send their own advert and the members they know.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Sync {
-    /// The sender's own advert in canonical bytes.
-    pub advert: Vec<u8>,
-    /// Members and addresses, at most 256.
-    pub members: Vec<MemberAddress>,
-}
-
-impl Sync {
-    /// Encodes.
-    ///
-    /// # Errors
-    /// [`CodecError::TooLarge`].
-    pub fn to_bytes(&self) -> Result<Vec<u8>, CodecError> {
-        codec::encode::<_, { limits::SYNC_BYTES }>(self)
-    }
-
-    /// Decodes and checks the bounds of its lists.
-    ///
-    /// # Errors
-    /// [`CodecError::Malformed`] for a list or an address over its bound.
-    pub fn from_bytes(bytes: &[u8]) -> Result<Self, CodecError> {
-        let sync: Self = codec::decode::<_, { limits::SYNC_BYTES }>(bytes)?;
-        let fits = sync.members.len() <= limits::SYNC_MEMBERS
-            && sync.members.iter().all(|m| {
-                m.addresses.len() <= limits::MEMBER_ADDRESSES
-                    && m.addresses.iter().all(|a| a.len() <= limits::ADDRESS_BYTES)
-            });
-        if fits { Ok(sync) } else { Err(CodecError::Malformed) }
-    }
 }
 
 #[cfg(test)]

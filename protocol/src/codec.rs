@@ -80,6 +80,8 @@ mod tests {
         let mut evil = vec![253u8];
         evil.extend_from_slice(&(1u64 << 60).to_le_bytes());
         assert_eq!(decode::<Vec<u8>, 1024>(&evil), Err(CodecError::Malformed));
+        // Text is read into memory of the length claimed: without the limit this ends the process.
+        assert_eq!(decode::<String, 1024>(&evil), Err(CodecError::Malformed));
     }
 
     #[test]

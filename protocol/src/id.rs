@@ -154,6 +154,16 @@ hash_id!(
     ToolSetHash,
     "tool-set hash"
 );
+hash_id!(
+    /// SHA-256 over the signed content of a revocation.
+    RevocationId,
+    "revocation id"
+);
+hash_id!(
+    /// SHA-256 over the signed content of a rotation of the mesh secret.
+    RotationId,
+    "rotation id"
+);
 
 macro_rules! text_id {
     ($(#[$doc:meta])* $name:ident, $kind:literal, $rule:literal, $check:expr) => {

@@ -14,7 +14,6 @@ use serde::{Deserialize, Serialize};
 use zeroize::Zeroizing;
 
 use crate::{
-    advert::MemberAddress,
     codec::{self, CodecError},
     id::{MeshId, NodeId, NodeName},
     limits,
@@ -23,6 +22,7 @@ use crate::{
         record,
         secret::{self, MeshSecret},
     },
+    sync::MemberAddress,
     trust::{
         CertificateChain, Domain, NodeIdentity, PublicKeys, Side, Signature, identity_payload,
         keys::{ML_DSA_KEY_BYTES, SIGNATURE_BYTES, SigningFailed},
@@ -71,27 +71,35 @@ pub struct JoinRequest {
     pub keys: PublicKeys,
     /// The name it would like.
     pub name: NodeName,
+    /// Its clock, in unix seconds: a certificate that does not hold by it would be of no use.
+    pub unix_time: u64,
 }
 
 #[derive(Serialize, Deserialize)]
 struct Unsigned {
     version: u8,
+    unix_time: u64,
     keys: PublicKeys,
     name: NodeName,
 }
 
 impl JoinRequest {
-    /// The payload: asks for `name` and proves both keys of `identity`.
+    /// The payload: asks for `name` and proves both keys of `identity`; `now` is unix seconds.
     ///
     /// # Errors
     /// None in practice: a name always fits.
     pub fn build(
         identity: &NodeIdentity,
         name: &NodeName,
+        now: u64,
         transcript: TranscriptHash,
     ) -> Result<Vec<u8>, JoinRequestError> {
-        let unsigned =
-            Unsigned { version: REQUEST_VERSION, keys: identity.public().clone(), name: name.clone() };
+        let unsigned = Unsigned {
+            version: REQUEST_VERSION,
+            unix_time: now,
+            keys: identity.public().clone(),
+            name: name.clone(),
+        };
         let mut bytes = codec::encode::<_, REQUEST_BYTES>(&unsigned)?;
         let message = identity_payload::signed(Side::Initiator, transcript, &bytes);
         bytes.extend_from_slice(identity.sign(Domain::Join, &message)?.as_bytes());
@@ -115,7 +123,7 @@ impl JoinRequest {
         if !Signature::from_bytes(*signature).verifies(&content.keys, Domain::Join, &message) {
             return Err(JoinRequestError::Signature);
         }
-        Ok(Self { keys: content.keys, name: content.name })
+        Ok(Self { keys: content.keys, name: content.name, unix_time: content.unix_time })
     }
 
     /// Who wants to join.
@@ -145,6 +153,10 @@ pub enum JoinRefusal {
     UnknownTicket,
     /// The issuer can't issue at the moment.
     Unavailable,
+    /// The node was revoked.
+    Revoked,
+    /// A certificate of now would not hold by the joiner's clock.
+    Clocks,
 }
 
 impl JoinRefusal {
@@ -158,6 +170,8 @@ impl JoinRefusal {
             Self::NameTaken => "another node has this name: join with another --name",
             Self::UnknownTicket => "the issuer does not know this ticket: ask for a new one",
             Self::Unavailable => "the issuer can't issue certificates at the moment: try again",
+            Self::Revoked => "this node was revoked: make a new one with another --home",
+            Self::Clocks => "the clocks of the two machines differ too much: set them, and join again",
         }
     }
 }
@@ -172,6 +186,8 @@ pub struct JoinGrant {
     pub mesh_secret: MeshSecret,
     /// Where the other members are.
     pub members: Vec<MemberAddress>,
+    /// The newest revocations in their canonical bytes, at most [`limits::JOIN_REVOCATIONS`].
+    pub revocations: Vec<Vec<u8>>,
 }
 
 /// The issuer's answer.
@@ -218,10 +234,9 @@ impl JoinAnswer {
         let fits = match &answer {
             Self::Granted(grant) => {
                 grant.members.len() <= limits::SYNC_MEMBERS
-                    && grant.members.iter().all(|m| {
-                        m.addresses.len() <= limits::MEMBER_ADDRESSES
-                            && m.addresses.iter().all(|a| a.len() <= limits::ADDRESS_BYTES)
-                    })
+                    && grant.members.iter().all(MemberAddress::fits)
+                    && grant.revocations.len() <= limits::JOIN_REVOCATIONS
+                    && grant.revocations.iter().all(|r| r.len() <= limits::STATEMENT_BYTES)
             }
             Self::Refused { detail, .. } => detail.len() <= limits::TEXT_BYTES,
         };

@@ -25,4 +25,6 @@ pub mod join;
 pub mod limits;
 pub mod session;
 pub mod step;
+pub mod swim;
+pub mod sync;
 pub mod trust;

@@ -22,8 +22,19 @@ pub const CARDS_PER_REPLY: usize = 64;
 pub const CARDS_REPLY_BYTES: usize = 1024 * 1024 + 4096;
 /// Bytes of one request of the cards protocol (64 hashes).
 pub const CARDS_REQUEST_BYTES: usize = 4096;
-/// One exchange of the sync protocol.
-pub const SYNC_BYTES: usize = 64 * 1024;
+/// One request of the sync protocol: half of it for members, a third for the ids of revocations.
+pub const SYNC_BYTES: usize = 96 * 1024;
+/// One reply of the sync protocol: about 20 revocations with all that is needed to check them.
+pub const SYNC_REPLY_BYTES: usize = 256 * 1024;
+/// Revocations of a mesh. They are kept for ever, and their ids (32 KiB at most) are told in every sync; a mesh of at most 1,000
+/// nodes that has thrown out more is better made anew.
+pub const REVOCATIONS: usize = 1024;
+/// Bytes of the reason of a revocation.
+pub const REASON_BYTES: usize = 200;
+/// One revocation or rotation: its content, the issuer's certificate with the root's keys, two signatures of 3,373 bytes.
+pub const STATEMENT_BYTES: usize = 14 * 1024;
+/// Revocations in one reply.
+pub const REVOCATIONS_PER_REPLY: usize = (SYNC_REPLY_BYTES - 4096) / (STATEMENT_BYTES + 8);
 /// Members told in one sync exchange.
 pub const SYNC_MEMBERS: usize = 256;
 /// Addresses of one member.
@@ -51,6 +62,10 @@ pub const HANDSHAKE_MESSAGE_BYTES: usize = 20 * 1024;
 pub const IDENTITY_PAYLOAD_BYTES: usize = 18 * 1024;
 /// One encoded certificate, without its signatures: 2,050 bytes of keys, and room for the grants.
 pub const CERTIFICATE_BYTES: usize = 3 * 1024;
+/// Grants inside a certificate: what its 3 KiB leave beside keys, names and numbers.
+pub const GRANTS_BYTES: usize = 768;
+/// Tools that one certificate may name; whoever needs more wants no limit.
+pub const GRANTED_TOOLS: usize = 32;
 /// Certificates in a chain: a node's own and, when its issuer is an admin, the admin's.
 pub const CHAIN_CERTIFICATES: usize = 2;
 /// A ticket before base32.
@@ -59,5 +74,11 @@ pub const TICKET_BYTES: usize = 2048;
 pub const TICKET_ADDRESSES: usize = 8;
 /// Message of the join exchange after the handshake.
 pub const JOIN_BYTES: usize = 64 * 1024;
+/// Revocations that come with a new member's certificate, the newest; it asks the first member that it meets for the rest.
+pub const JOIN_REVOCATIONS: usize = 2;
 /// Leases renewed in one message: more than a node can run at once.
 pub const RENEW_LEASES: usize = 1024;
+/// One message of the membership protocol, its frame excluded: what fits a packet of any network with room for the framing.
+pub const SWIM_BYTES: usize = 1400;
+/// Members in one page of the member list: as many of the largest size as fit into a message.
+pub const SWIM_PAGE_MEMBERS: usize = 26;

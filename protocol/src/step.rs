@@ -115,6 +115,8 @@ pub enum RefuseReason {
     Fenced,
     /// The tool is here but does not work.
     Unavailable,
+    /// The node was away, and has not heard yet from another member than the caller who was revoked meanwhile.
+    CatchingUp,
 }
 
 /// No place.

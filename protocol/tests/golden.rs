@@ -1,14 +1,15 @@
 //! Bytes and texts that must not change without a new protocol id.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic, reason = "a test fails by panicking")]
 use octomesh_protocol::{
-    advert::MemberAddress,
     id::{MeshId, NodeId, NodeName},
     join::{self, JoinAnswer, JoinGrant, JoinRefusal, JoinRequest},
+    limits,
     session::{
         self,
         handshake::TranscriptHash,
         secret::{MeshSecret, OneTimeSecret},
     },
+    sync::MemberAddress,
     trust::{
         CertificateRequest, Grants, IdentityError, MeshRoot, NodeIdentity, Role, Side, Ticket, TicketError,
         TicketId, VerifiedLinks, certificate::LIFETIME_S, identity_payload,
@@ -99,10 +100,10 @@ fn identity_payload_and_join_request() {
         (10_787, "60224a41c24187cda64bd9f0dcd0c49e2fd2b7af86f8b8e95e14ff2284b12863".to_owned())
     );
     let joiner = NodeIdentity::from_seed([5; 64]);
-    let request = JoinRequest::build(&joiner, &name("pi"), H).unwrap();
+    let request = JoinRequest::build(&joiner, &name("pi"), NOW, H).unwrap();
     assert_eq!(
         (request.len(), sha256(&request)),
-        (5364, "4b794aa4d7e1d1470087dcbbc1a3d13fe293ddf8dbd37f1352145b1c871e3afe".to_owned())
+        (5369, "1914568ce8aa01560e90b13823d33c9f40d7134452840ce4f68935fae7f6a6f2".to_owned())
     );
 }
 
@@ -124,8 +125,8 @@ fn only_one_good_signature_is_refused() {
     }
 
     // The same for who asks to join: the keys of one, and one signature of somebody else's.
-    let good = JoinRequest::build(&admin(), &name("pi"), H).unwrap();
-    let other = JoinRequest::build(&thief, &name("pi"), H).unwrap();
+    let good = JoinRequest::build(&admin(), &name("pi"), NOW, H).unwrap();
+    let other = JoinRequest::build(&thief, &name("pi"), NOW, H).unwrap();
     let (signatures_at, ml_dsa_at) = (good.len() - 3373, good.len() - 3309);
     for forged in [
         [&good[..signatures_at], &other[signatures_at..ml_dsa_at], &good[ml_dsa_at..]].concat(),
@@ -248,9 +249,9 @@ fn clocks_that_differ_are_told() {
 #[test]
 fn join_request_and_answers() {
     let joiner = NodeIdentity::from_seed([5; 64]);
-    let payload = JoinRequest::build(&joiner, &name("pi"), H).unwrap();
+    let payload = JoinRequest::build(&joiner, &name("pi"), NOW, H).unwrap();
     let request = JoinRequest::verify(&payload, H).unwrap();
-    assert_eq!(request, JoinRequest { keys: joiner.public().clone(), name: name("pi") });
+    assert_eq!(request, JoinRequest { keys: joiner.public().clone(), name: name("pi"), unix_time: NOW });
     assert!(JoinRequest::verify(&payload, TranscriptHash::from_bytes([0; 32])).is_err());
     for at in (0..payload.len()).step_by(41) {
         let mut bad = payload.clone();
@@ -277,6 +278,7 @@ fn a_grant_fits_into_a_record_whatever_the_mesh() {
             chain: chain(),
             mesh_secret: MeshSecret::from_bytes([6; 32]),
             members,
+            revocations: vec![vec![5; 12_000]; limits::JOIN_REVOCATIONS],
         })
     };
     let small = grant(vec![member(1)]);

@@ -5,7 +5,10 @@ use octomesh_protocol::{
     join::{JoinAnswer, JoinRequest},
     session::{
         handshake::{AwaitHello, HandshakeError, Initiator, TranscriptHash},
-        record::{CloseReason, MAX_SEALED_BYTES, Opener, Record, RecordError, RecordLimits, Sealer},
+        record::{
+            CloseReason, MAX_CLOSE_DETAIL_BYTES, MAX_SEALED_BYTES, Opener, Record, RecordError, RecordLimits,
+            Sealer,
+        },
         secret::SessionKey,
     },
     trust::{CertificateChain, Side, Ticket, VerifiedLinks, identity_payload},
@@ -120,6 +123,26 @@ fn close_is_authentic_and_final() {
     assert_eq!(seal(&mut sealer, b"more").unwrap_err(), RecordError::Closed);
     assert_eq!(sealer.close(CloseReason::Done).unwrap_err(), RecordError::Closed);
     assert_eq!(opener.open(&mut record[2..].to_vec()).unwrap_err(), RecordError::Closed);
+}
+
+#[test]
+fn a_close_record_says_why_in_a_few_words() {
+    let (mut sealer, mut opener) = pair(RecordLimits::default());
+    let record = sealer.close_with(CloseReason::Refused, "clock:+3600").unwrap();
+    assert_eq!(opener.close_detail(), "");
+    assert_eq!(opener.open(&mut record[2..].to_vec()).unwrap(), Record::Close(CloseReason::Refused));
+    assert_eq!(opener.close_detail(), "clock:+3600");
+    // Cut between characters.
+    let (mut sealer, mut opener) = pair(RecordLimits::default());
+    let record = sealer.close_with(CloseReason::IdentityInUse, &"é".repeat(500)).unwrap();
+    opener.open(&mut record[2..].to_vec()).unwrap();
+    assert_eq!(opener.close_detail(), "é".repeat(MAX_CLOSE_DETAIL_BYTES / 2));
+    for (reason, number) in
+        [(CloseReason::IdentityInUse, 2), (CloseReason::Revoked, 4), (CloseReason::Refused, 5)]
+    {
+        assert!(reason.is_refusal() && reason as u8 == number);
+    }
+    assert!(!CloseReason::Done.is_refusal() && !CloseReason::LimitReached.is_refusal());
 }
 
 #[test]

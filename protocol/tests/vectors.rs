@@ -164,14 +164,78 @@ fn ml_kem_accumulated_answer() {
     assert_eq!(answer, hex!("1114b1b6699ed191734fa339376afa7e285c9e6acf6ff0177d346696ce564415"));
 }
 
-/// RFC 7748, section 5.2, first vector.
+/// RFC 7748, section 5.2: both vectors, and the function applied 1 and 1,000 times to its own results.
 #[test]
 fn x25519_of_the_rfc() {
-    let shared = x25519_dalek::x25519(
-        hex!("a546e36bf0527c9d3b16154b82465edd62144c0ac1fc5a18506a2244ba449ac4"),
-        hex!("e6db6867583030db3594c1a424b15f7c726624ec26b3353b10a903a6d0ab1c4c"),
+    let x25519 = x25519_dalek::x25519;
+    for (scalar, point, result) in [
+        (
+            hex!("a546e36bf0527c9d3b16154b82465edd62144c0ac1fc5a18506a2244ba449ac4"),
+            hex!("e6db6867583030db3594c1a424b15f7c726624ec26b3353b10a903a6d0ab1c4c"),
+            hex!("c3da55379de9c6908e94ea4df28d084f32eccf03491c71f754b4075577a28552"),
+        ),
+        (
+            hex!("4b66e9d4d1b4673c5ad22691957d6af5c11b6421e0ea01d42ca4169e7918ba0d"),
+            hex!("e5210f12786811d3f4b7959d0538ae2c31dbe7106fc03c3efc4cd549c715a493"),
+            hex!("95cbde9476e8907d7aade45cb4b873f88b595a68799fa152e6f8f7647aac7957"),
+        ),
+    ] {
+        assert_eq!(x25519(scalar, point), result);
+    }
+    let (mut scalar, mut point) =
+        (x25519_dalek::X25519_BASEPOINT_BYTES, x25519_dalek::X25519_BASEPOINT_BYTES);
+    for round in 1..=1000 {
+        (scalar, point) = (x25519(scalar, point), scalar);
+        if round == 1 {
+            assert_eq!(scalar, hex!("422c8e7a6227d7bca1350b3e2bb7279f7897b87bb6854b783c60e80311ae3079"));
+        }
+    }
+    assert_eq!(scalar, hex!("684cf59ba83309552800ef566f2f4d3c1c3887c49360e3875f2eb94d99532c51"));
+}
+
+/// RFC 7748, section 6.1: the public keys through our own key type.
+#[test]
+fn diffie_hellman_of_the_rfc() {
+    let alice = hex!("77076d0a7318a57d3c16c17251b26645df4c2f87ebc0992ab177fba51db92c2a");
+    let bob = hex!("5dab087e624a8a4b79e17f8b83800ee66f3bb1292618b6fd1c2f8b27ff88e0eb");
+    let public = |secret| *StaticKey::from_secret(secret).public();
+    assert_eq!(public(alice), hex!("8520f0098930a754748b7ddcb43ef75a0dbf3a0d26381af4eba4a98eaa9b4e6a"));
+    assert_eq!(public(bob), hex!("de9edb7d7b7dc1b4d35b61c2ece435373f8343c85b78674dadfc7e146f882b4f"));
+    let shared = hex!("4a5d9d5ba4ce2de1728e3bf480350f25e07e21c947d19e3376f09b3c1e161742");
+    assert_eq!(x25519_dalek::x25519(alice, public(bob)), shared);
+    assert_eq!(x25519_dalek::x25519(bob, public(alice)), shared);
+}
+
+/// RFC 8439, appendix A.3, vectors 5 to 11: the carries of Poly1305 at 2^130-5. No key of a session leads to these values, so the
+/// library's own authenticator is asked, with `r`, `s`, message and tag.
+#[test]
+fn poly1305_at_its_modulus() {
+    use poly1305::{Poly1305, universal_hash::KeyInit as _};
+    type Block = [u8; 16];
+    let fill = |first: u8, rest: u8| -> Block {
+        let mut block = [rest; 16];
+        block[0] = first;
+        block
+    };
+    let (zero, ones) = (fill(0, 0), fill(0xff, 0xff));
+    let odd = hex!("01000000000000000400000000000000");
+    let long = hex!(
+        "e33594d7505e43b900000000000000003394d7505e4379cd01000000000000000000000000000000000000000000000001000000000000000000000000000000"
     );
-    assert_eq!(shared, hex!("c3da55379de9c6908e94ea4df28d084f32eccf03491c71f754b4075577a28552"));
+    let cases: [(Block, Block, Vec<u8>, Block); 7] = [
+        (fill(2, 0), zero, ones.to_vec(), fill(3, 0)),
+        (fill(2, 0), ones, fill(2, 0).to_vec(), fill(3, 0)),
+        (fill(1, 0), zero, [ones, fill(0xf0, 0xff), fill(0x11, 0)].concat(), fill(5, 0)),
+        (fill(1, 0), zero, [ones, fill(0xfb, 0xfe), fill(1, 1)].concat(), zero),
+        (fill(2, 0), zero, fill(0xfd, 0xff).to_vec(), fill(0xfa, 0xff)),
+        (odd, zero, long.to_vec(), hex!("14000000000000005500000000000000")),
+        (odd, zero, long[..48].to_vec(), fill(0x13, 0)),
+    ];
+    for (n, (r, s, message, tag)) in cases.into_iter().enumerate() {
+        let key: [u8; 32] = [r, s].concat().try_into().unwrap();
+        let got = Poly1305::new(&key.into()).compute_unpadded(&message);
+        assert_eq!(got[..], tag, "vector {}", n + 5);
+    }
 }
 
 fn sealed(sealer: &mut Sealer, body: &[u8]) -> Vec<u8> {
@@ -192,8 +256,8 @@ fn records_between_the_two_sides() {
         assert_eq!(Opener::sealed_bytes(*prefix).unwrap(), rest.len());
         assert_eq!(opener.open(&mut rest.to_vec()).unwrap(), Record::Data(body));
     }
-    // A record sent back to where it came from.
-    let record = sealed(&mut sealer, b"mirror");
+    // A record sent back to where it came from, whose number is the one that is awaited there.
+    let record = sealed(&mut Sealer::new(&ran.initiator.send, RecordLimits::default()), b"mirror");
     let mut own = Opener::new(&ran.initiator.receive, RecordLimits::default());
     assert!(own.open(&mut record[2..].to_vec()).is_err());
 }

@@ -57,6 +57,11 @@ impl Mesh {
         }
     }
 
+    /// All machines, for what is to happen to them at once.
+    pub fn machines_mut(&mut self) -> &mut [Machine] {
+        &mut self.machines
+    }
+
     /// The folder with all homes.
     pub fn folder(&self) -> &Path {
         self.folder.path()

@@ -1,5 +1,15 @@
 //! Machines with networks of their own: three namespaces on one bridge, which is in a fourth.
-use std::process::Command;
+use std::{
+    fs::File,
+    process::Command,
+    sync::atomic::{AtomicUsize, Ordering},
+    thread,
+};
+
+use nix::sched::{CloneFlags, setns};
+
+/// Labs of this process so far: two at once must not share a name.
+static LABS: AtomicUsize = AtomicUsize::new(0);
 
 /// Namespaces that end with this value. Nothing outside of them is touched.
 #[derive(Debug)]
@@ -9,11 +19,15 @@ pub struct Lab {
 }
 
 fn ip(args: &[&str]) -> Result<(), String> {
-    let done = Command::new("ip").args(args).output().map_err(|e| format!("ip: {e}"))?;
+    program("ip", args)
+}
+
+fn program(name: &str, args: &[&str]) -> Result<(), String> {
+    let done = Command::new(name).args(args).output().map_err(|e| format!("{name}: {e}"))?;
     if done.status.success() {
         return Ok(());
     }
-    Err(format!("ip {}: {}", args.join(" "), String::from_utf8_lossy(&done.stderr).trim()))
+    Err(format!("{name} {}: {}", args.join(" "), String::from_utf8_lossy(&done.stderr).trim()))
 }
 
 impl Lab {
@@ -22,7 +36,7 @@ impl Lab {
     /// # Errors
     /// What is missing: the program `ip`, or the right to make namespaces.
     pub fn new(count: usize) -> Result<Self, String> {
-        let id = std::process::id();
+        let id = format!("{}l{}", std::process::id(), LABS.fetch_add(1, Ordering::Relaxed));
         let mut lab = Self { hub: format!("octo{id}-hub"), rooms: Vec::new() };
         let hub = lab.hub.clone();
         ip(&["netns", "add", &hub])?;
@@ -59,6 +73,41 @@ impl Lab {
     pub fn cable(&self, at: usize, plugged: bool) {
         let (port, state) = (format!("port{}", at + 1), if plugged { "up" } else { "down" });
         ip(&["-n", &self.hub, "link", "set", &port, state]).unwrap();
+    }
+
+    /// Makes the network of namespace `at` a poor one: `mtu`, and of what it sends `percent` of the packets are lost.
+    ///
+    /// They are dropped by a filter of the kernel's oldest kind where they leave the cable, so that the sender does not know of it.
+    /// `netem` would do the same and is in fewer kernels.
+    ///
+    /// # Errors
+    /// What is missing: the program `tc`, or a kernel with `clsact` and `cls_bpf`.
+    pub fn degrade(&self, at: usize, mtu: u32, percent: u32) -> Result<(), String> {
+        let (port, mtu) = (format!("port{}", at + 1), mtu.to_string());
+        for (room, device) in [(&self.hub, port.as_str()), (&self.rooms[at], "eth0")] {
+            ip(&["-n", room, "link", "set", device, "mtu", &mtu])?;
+            // One packet is one packet: nothing is cut up after the filter.
+            ip(&["-n", room, "link", "set", device, "gso_max_segs", "1"])?;
+        }
+        // Load a random number; up to the share of all numbers answer 2, which is "drop", else 0, "go on".
+        let share = u64::from(u32::MAX) * u64::from(percent) / 100;
+        let filter = format!("4,32 0 0 4294963256,37 1 0 {share},6 0 0 2,6 0 0 0");
+        program("tc", &["-n", &self.hub, "qdisc", "add", "dev", &port, "clsact"])?;
+        let rule = ["filter", "add", "dev", &port, "ingress", "bpf", "da", "bytecode", &filter];
+        program("tc", &[&["-n", &self.hub][..], &rule].concat())
+    }
+
+    /// Does `work` on a thread whose network is that of namespace `at`.
+    ///
+    /// # Panics
+    /// When it does.
+    pub fn inside<T: Send>(&self, at: usize, work: impl FnOnce() -> T + Send) -> T {
+        let room = File::open(format!("/run/netns/{}", self.rooms[at])).unwrap();
+        let inside = move || {
+            setns(room, CloneFlags::CLONE_NEWNET).unwrap();
+            work()
+        };
+        thread::scope(|scope| scope.spawn(inside).join().unwrap())
     }
 }
 

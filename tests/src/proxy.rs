@@ -1,4 +1,6 @@
 //! A wire with an ear: forwards TCP connections and keeps every byte of both directions.
+//!
+//! All of them in the order in which they came, and those of each connection for whoever wants to say them again.
 use std::{
     io::{Read, Write},
     net::{Shutdown, SocketAddr, TcpListener, TcpStream},
@@ -14,7 +16,17 @@ use std::{
 pub struct Proxy {
     address: SocketAddr,
     heard: Arc<Mutex<Vec<u8>>>,
+    connections: Arc<Mutex<Vec<Heard>>>,
     over: Arc<AtomicBool>,
+}
+
+/// What was said on one connection.
+#[derive(Debug, Clone, Default)]
+pub struct Heard {
+    /// By the side that dialled.
+    pub dialler: Vec<u8>,
+    /// By the side that was dialled.
+    pub listener: Vec<u8>,
 }
 
 impl Proxy {
@@ -27,18 +39,38 @@ impl Proxy {
         let address = listener.local_addr().unwrap();
         let heard = Arc::new(Mutex::new(Vec::new()));
         let over = Arc::new(AtomicBool::new(false));
-        let (ear, ends) = (Arc::clone(&heard), Arc::clone(&over));
+        let connections = Arc::new(Mutex::new(Vec::new()));
+        let (ear, ends, all) = (Arc::clone(&heard), Arc::clone(&over), Arc::clone(&connections));
         thread::spawn(move || {
             for near in listener.incoming() {
                 if ends.load(Ordering::Relaxed) {
                     return;
                 }
                 let (Ok(near), Ok(far)) = (near, TcpStream::connect(target)) else { continue };
-                forward(near.try_clone().unwrap(), far.try_clone().unwrap(), Arc::clone(&ear));
-                forward(far, near, Arc::clone(&ear));
+                let number = {
+                    let mut all = all.lock().unwrap();
+                    all.push(Heard::default());
+                    all.len() - 1
+                };
+                for (from, to, dialled) in
+                    [(near.try_clone().unwrap(), far.try_clone().unwrap(), true), (far, near, false)]
+                {
+                    let (ear, all) = (Arc::clone(&ear), Arc::clone(&all));
+                    forward(from, to, move |bytes| {
+                        ear.lock().unwrap().extend_from_slice(bytes);
+                        let heard = &mut all.lock().unwrap()[number];
+                        if dialled { &mut heard.dialler } else { &mut heard.listener }
+                            .extend_from_slice(bytes);
+                    });
+                }
             }
         });
-        Self { address, heard, over }
+        Self { address, heard, connections, over }
+    }
+
+    /// What was said on each connection so far.
+    pub fn connections(&self) -> Vec<Heard> {
+        self.connections.lock().unwrap().clone()
     }
 
     /// Everything that went over the wire so far.
@@ -47,11 +79,11 @@ impl Proxy {
     }
 }
 
-fn forward(mut from: TcpStream, mut to: TcpStream, ear: Arc<Mutex<Vec<u8>>>) {
+fn forward(mut from: TcpStream, mut to: TcpStream, ear: impl Fn(&[u8]) + Send + 'static) {
     thread::spawn(move || {
         let mut buffer = [0; 16 * 1024];
         while let Ok(count @ 1..) = from.read(&mut buffer) {
-            ear.lock().unwrap().extend_from_slice(&buffer[..count]);
+            ear(&buffer[..count]);
             if to.write_all(&buffer[..count]).is_err() {
                 break;
             }

@@ -21,15 +21,17 @@ const CRATE_EDGES: [(&str, &[&str]); 4] = [
 ];
 
 /// Rooms of `node`, lowest first. A room may name the rooms in lines above its own, never one beside or below it.
-const ROOMS: [&[&str]; 9] = [
+const ROOMS: [&[&str]; 11] = [
     &["metrics", "config", "app::clock", "app::supervise", "app::events"],
-    &["net", "journal", "load"],
+    &["trust"],
+    &["net", "journal", "load", "discovery"],
     &["membership"],
     &["router", "executor"],
     &["dispatch"],
     &["solve"],
     &["api"],
     &["app"],
+    &["bench"],
     &["cli"],
 ];
 

@@ -6,9 +6,10 @@ use tokio::sync::mpsc;
 use super::{
     error::ApiError,
     types::{
-        CallReply, CallRequest, DrainReply, InviteReply, InviteRequest, InvitesReply, NodesReply, RunEvent,
-        RunRequest, RunStarted, RunsReply, SessionsReply, StatusReply, ToolDetail, ToolsQuery, ToolsReply,
-        WithdrawReply,
+        CallReply, CallRequest, DrainReply, ForgetReply, InviteReply, InviteRequest, InvitesReply,
+        LeaveReply, MeshEvent, NodesReply, RefusalsReply, RenameReply, RenameRequest, RevokeReply,
+        RevokeRequest, RootReply, RunEvent, RunRequest, RunStarted, RunsReply, SessionsReply, StatusReply,
+        ToolDetail, ToolsQuery, ToolsReply, UnlockRequest, WithdrawReply,
     },
 };
 
@@ -24,10 +25,16 @@ pub trait Backend: Send + Sync + 'static {
     async fn status(&self) -> Result<StatusReply, ApiError>;
     /// Every member.
     async fn nodes(&self) -> Result<NodesReply, ApiError>;
+    /// What happens in the mesh from now on. A slow reader loses the oldest and is told how many.
+    async fn mesh_events(&self) -> Result<mpsc::Receiver<MeshEvent>, ApiError>;
     /// Open sessions.
     async fn sessions(&self) -> Result<SessionsReply, ApiError>;
+    /// Whom this node refused lately, and who refused it.
+    async fn refusals(&self) -> Result<RefusalsReply, ApiError>;
     /// Starts or ends maintenance of a node.
     async fn drain(&self, node: &str, on: bool) -> Result<DrainReply, ApiError>;
+    /// Throws a node out of the mesh for good.
+    async fn revoke(&self, node: &str, request: RevokeRequest) -> Result<RevokeReply, ApiError>;
     /// Tools of this node or of the mesh.
     async fn tools(&self, query: ToolsQuery) -> Result<ToolsReply, ApiError>;
     /// One tool with its card; also one that only other nodes have.
@@ -54,4 +61,16 @@ pub trait Backend: Send + Sync + 'static {
     async fn invites(&self) -> Result<InvitesReply, ApiError>;
     /// Makes a ticket useless.
     async fn withdraw_invite(&self, id: &str) -> Result<WithdrawReply, ApiError>;
+    /// Gives this node another name.
+    async fn rename(&self, request: RenameRequest) -> Result<RenameReply, ApiError>;
+    /// Leaves the mesh for good: tells the members; then the node stops and its identity is erased.
+    async fn leave(&self) -> Result<LeaveReply, ApiError>;
+    /// Takes a member out of sight that is down or has left.
+    async fn forget(&self, node: &str) -> Result<ForgetReply, ApiError>;
+    /// Where the mesh's root key is.
+    async fn root(&self) -> Result<RootReply, ApiError>;
+    /// Opens the root key with its passphrase for a while.
+    async fn unlock_root(&self, request: UnlockRequest) -> Result<RootReply, ApiError>;
+    /// Forgets an opened root key.
+    async fn lock_root(&self) -> Result<RootReply, ApiError>;
 }

@@ -1,4 +1,4 @@
-//! `/api/runs/{id}/events`: what happened and what happens, as server-sent events.
+//! `/api/runs/{id}/events` and `/api/mesh/events`: what happened and what happens, as server-sent events.
 use std::{convert::Infallible, time::Duration};
 
 use axum::{
@@ -30,6 +30,15 @@ pub(super) async fn stream(
         .unwrap_or(0);
     let stream = futures::stream::poll_fn(move |cx| events.poll_recv(cx))
         .filter(move |event| std::future::ready(event.seq > had))
+        .map(|event| Ok::<_, Infallible>(encode(&event)))
+        .take_until(state.cancel.clone().cancelled_owned());
+    Ok(Sse::new(stream).keep_alive(KeepAlive::new().interval(KEEP_ALIVE)).into_response())
+}
+
+/// What happens in the mesh, until the client goes or the node stops.
+pub(super) async fn mesh(State(state): State<ApiState>) -> Result<Response, ApiError> {
+    let mut events = state.backend.mesh_events().await?;
+    let stream = futures::stream::poll_fn(move |cx| events.poll_recv(cx))
         .map(|event| Ok::<_, Infallible>(encode(&event)))
         .take_until(state.cancel.clone().cancelled_owned());
     Ok(Sse::new(stream).keep_alive(KeepAlive::new().interval(KEEP_ALIVE)).into_response())

@@ -3,9 +3,9 @@ use axum::{Json, extract::State};
 
 use super::{
     ApiState,
-    body::Segment,
+    body::{Body, SMALL_BYTES, Segment},
     error::ApiError,
-    types::{DrainReply, NodesReply, SessionsReply, StatusReply},
+    types::{DrainReply, NodesReply, RefusalsReply, RevokeReply, RevokeRequest, SessionsReply, StatusReply},
 };
 
 pub(super) async fn status(State(state): State<ApiState>) -> Result<Json<StatusReply>, ApiError> {
@@ -20,6 +20,10 @@ pub(super) async fn sessions(State(state): State<ApiState>) -> Result<Json<Sessi
     state.backend.sessions().await.map(Json)
 }
 
+pub(super) async fn refusals(State(state): State<ApiState>) -> Result<Json<RefusalsReply>, ApiError> {
+    state.backend.refusals().await.map(Json)
+}
+
 pub(super) async fn drain(
     State(state): State<ApiState>,
     Segment(node): Segment,
@@ -32,4 +36,15 @@ pub(super) async fn undrain(
     Segment(node): Segment,
 ) -> Result<Json<DrainReply>, ApiError> {
     state.backend.drain(&node, false).await.map(Json)
+}
+
+pub(super) async fn revoke(
+    State(state): State<ApiState>,
+    Segment(node): Segment,
+    Body(request): Body<RevokeRequest, SMALL_BYTES>,
+) -> Result<Json<RevokeReply>, ApiError> {
+    if request.reason.len() > octomesh_protocol::limits::REASON_BYTES {
+        return Err(ApiError::invalid_request("a reason has at most 200 bytes"));
+    }
+    state.backend.revoke(&node, request).await.map(Json)
 }

@@ -12,7 +12,7 @@ use octomesh_protocol::{
     card::{Effect, Needs, SandboxLevel, Source, ToolCard},
     id::ToolName,
     step::StepStatus,
-    trust::Role,
+    trust::{Grants, Role},
 };
 use serde_json::{Value, json};
 use tokio::{
@@ -142,6 +142,8 @@ impl Backend for Mock {
             lazy_tools: "auto".into(),
             gpus: vec![],
             warnings: vec![],
+            discovery: DiscoveryReport::default(),
+            unreached: vec![],
         })
     }
 
@@ -149,12 +151,35 @@ impl Backend for Mock {
         Ok(NodesReply::default())
     }
 
+    async fn mesh_events(&self) -> Result<mpsc::Receiver<MeshEvent>, ApiError> {
+        let (sender, receiver) = mpsc::channel(8);
+        for event in events() {
+            sender.try_send(event).unwrap();
+        }
+        self.watchers.lock().unwrap().push(sender);
+        Ok(receiver)
+    }
+
     async fn sessions(&self) -> Result<SessionsReply, ApiError> {
         Ok(SessionsReply::default())
     }
 
+    async fn refusals(&self) -> Result<RefusalsReply, ApiError> {
+        Ok(RefusalsReply::default())
+    }
+
     async fn drain(&self, node: &str, on: bool) -> Result<DrainReply, ApiError> {
         Ok(DrainReply { node_id: node.into(), drained: on, remaining_steps: 0 })
+    }
+
+    async fn revoke(&self, node: &str, request: RevokeRequest) -> Result<RevokeReply, ApiError> {
+        Ok(RevokeReply {
+            node_id: node.into(),
+            revoked_at: 1_700_000_000,
+            secret_generation: u64::from(request.rotate_secret),
+            reissued: vec![],
+            void_certificates: vec![],
+        })
     }
 
     async fn tools(&self, query: ToolsQuery) -> Result<ToolsReply, ApiError> {
@@ -268,17 +293,49 @@ impl Backend for Mock {
             expires_at: request.ttl_s,
             uses: request.uses,
             role: request.role,
+            grants: request.grants,
         })
     }
 
     async fn invites(&self) -> Result<InvitesReply, ApiError> {
         Ok(InvitesReply {
-            invites: vec![InviteEntry { id: "t1".into(), expires_at: 1, uses: 1, role: Role::Worker }],
+            invites: vec![InviteEntry {
+                id: "t1".into(),
+                expires_at: 1,
+                uses: 1,
+                role: Role::Worker,
+                grants: Grants::default(),
+            }],
         })
     }
 
     async fn withdraw_invite(&self, id: &str) -> Result<WithdrawReply, ApiError> {
         Ok(WithdrawReply { id: id.into(), withdrawn: true })
+    }
+
+    async fn rename(&self, request: RenameRequest) -> Result<RenameReply, ApiError> {
+        Ok(RenameReply { node_id: "n1".into(), name: request.name })
+    }
+
+    async fn leave(&self) -> Result<LeaveReply, ApiError> {
+        Ok(LeaveReply { node_id: "n1".into(), name: "pi".into(), told: vec!["attic".into()] })
+    }
+
+    async fn forget(&self, node: &str) -> Result<ForgetReply, ApiError> {
+        Ok(ForgetReply { node_id: "n2".into(), name: node.into() })
+    }
+
+    async fn root(&self) -> Result<RootReply, ApiError> {
+        Ok(RootReply { place: "locked".into() })
+    }
+
+    async fn unlock_root(&self, request: UnlockRequest) -> Result<RootReply, ApiError> {
+        let opens = request.passphrase == "open sesame";
+        Ok(RootReply { place: if opens { "unlocked" } else { "locked" }.into() })
+    }
+
+    async fn lock_root(&self) -> Result<RootReply, ApiError> {
+        self.root().await
     }
 }
 

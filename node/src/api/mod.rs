@@ -6,8 +6,10 @@ pub mod backend;
 pub mod body;
 mod error;
 mod events;
+mod life;
 mod listen;
 mod mesh;
+mod root;
 mod runs;
 pub mod token;
 mod tools;
@@ -86,9 +88,12 @@ fn router(state: ApiState) -> Router {
         .route("/metrics", get(metrics))
         .route("/api/mesh/status", get(mesh::status))
         .route("/api/mesh/nodes", get(mesh::nodes))
+        .route("/api/mesh/events", get(events::mesh))
         .route("/api/mesh/sessions", get(mesh::sessions))
+        .route("/api/mesh/refusals", get(mesh::refusals))
         .route("/api/mesh/nodes/{id}/drain", post(mesh::drain))
         .route("/api/mesh/nodes/{id}/undrain", post(mesh::undrain))
+        .route("/api/mesh/nodes/{id}/revoke", post(mesh::revoke))
         .route("/api/tools", get(tools::list))
         .route("/api/tools/{name}", get(tools::show))
         .route("/api/call", post(tools::call))
@@ -100,6 +105,12 @@ fn router(state: ApiState) -> Router {
         .route("/api/runs/{id}/cancel", post(runs::cancel))
         .route("/api/invites", post(runs::invite).get(runs::invites))
         .route("/api/invites/{id}", delete(runs::withdraw))
+        .route("/api/mesh/nodes/{id}/forget", post(life::forget))
+        .route("/api/rename", post(life::rename))
+        .route("/api/leave", post(life::leave))
+        .route("/api/root", get(root::place))
+        .route("/api/root/unlock", post(root::unlock))
+        .route("/api/root/lock", post(root::lock))
         .fallback(unknown_route)
         .method_not_allowed_fallback(wrong_method)
         .layer(middleware::from_fn_with_state(state.clone(), auth::check))

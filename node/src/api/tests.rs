@@ -38,6 +38,22 @@ async fn error(response: Response) -> (u16, String) {
 }
 
 #[tokio::test]
+async fn the_mesh_is_streamed_until_the_node_stops() {
+    let served = Served::start().await;
+    let without = reqwest::Client::new().get(served.url("/api/mesh/events")).send().await.unwrap();
+    assert_eq!(error(without).await, (401, "unauthorized".into()));
+    let mut stream = get(&served, "/api/mesh/events").await;
+    assert_eq!(stream.headers()["content-type"], "text/event-stream");
+    let mut text = String::new();
+    while !text.contains("id: 2") {
+        text += std::str::from_utf8(&stream.chunk().await.unwrap().unwrap()).unwrap();
+    }
+    served.cancel.cancel();
+    let rest = timeout(Duration::from_secs(5), async { while stream.chunk().await.unwrap().is_some() {} });
+    rest.await.unwrap();
+}
+
+#[tokio::test]
 async fn only_health_is_open() {
     let served = Served::start().await;
     let client = reqwest::Client::new();
@@ -67,6 +83,7 @@ async fn every_route_answers() {
         "/api/mesh/status",
         "/api/mesh/nodes",
         "/api/mesh/sessions",
+        "/api/mesh/refusals",
         "/api/tools",
         "/api/tools/echo",
         "/api/decisions/call-0000000000000001/s001",
@@ -82,6 +99,11 @@ async fn every_route_answers() {
         let reply: Value = post(&served, path, "").await.json().await.unwrap();
         assert_eq!(reply, json!({ "node_id": "attic", "drained": on, "remaining_steps": 0 }));
     }
+    let revoke = r#"{"reason": "lost", "rotate_secret": true}"#;
+    let reply: Value = post(&served, "/api/mesh/nodes/attic/revoke", revoke).await.json().await.unwrap();
+    assert_eq!(reply, json!({ "node_id": "attic", "revoked_at": 1_700_000_000, "secret_generation": 1 }));
+    let wordy = json!({ "reason": "x".repeat(201) }).to_string();
+    assert_eq!(post(&served, "/api/mesh/nodes/attic/revoke", &wordy).await.status(), StatusCode::BAD_REQUEST);
     let tools: Value = get(&served, "/api/tools?search=x%20y&max=3").await.json().await.unwrap();
     assert_eq!(tools["tools"][0]["name"], "x y");
     let invite = post(&served, "/api/invites", "{}").await;

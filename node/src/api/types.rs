@@ -1,11 +1,12 @@
-//! The JSON of the HTTP API and of `--json`. Field names are an interface: INTERFACES lists them, other programs rely on them.
+//! The JSON of the HTTP API and of `--json`. Field names are an interface: other programs rely on them. docs/operations.md lists the
+//! requests.
 //!
 //! `node`, `from`, `to`, `ran_on` and `chosen` are names of nodes; `node_id` is the id. A point in time is in seconds since
 //! the Unix epoch; a duration names its unit.
 use octomesh_protocol::{
     card::{Effect, Needs, SandboxLevel, Source, ToolCard},
     step::StepStatus,
-    trust::Role,
+    trust::{Grants, Role},
 };
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -34,6 +35,12 @@ pub struct Transport {
     pub advertise_addr: Option<String>,
     /// The suite of its sessions.
     pub encryption: String,
+    /// Key types that its sessions prove identities with.
+    pub identity: String,
+    /// Key types of their key exchange.
+    pub kem: String,
+    /// Cipher of their records.
+    pub aead: String,
     /// Version of the step protocol.
     pub protocol_version: u32,
 }
@@ -45,8 +52,11 @@ pub struct MembershipCounts {
     pub alive: u32,
     /// Late.
     pub suspect: u32,
-    /// Down or left.
+    /// Down.
     pub dead: u32,
+    /// Gone with a good-bye.
+    #[serde(default)]
+    pub left: u32,
     /// Everyone ever seen since the start.
     pub total_seen: u32,
 }
@@ -71,7 +81,7 @@ pub struct StatusReply {
     pub cluster_enabled: bool,
     /// Its id.
     pub node_id: String,
-    /// `alive`, or `draining`, or `not_ready`.
+    /// `alive`, or `draining`, or `not_ready`, or `revoked`.
     pub state: String,
     /// Where it is, in the owner's words.
     pub region: String,
@@ -105,6 +115,49 @@ pub struct StatusReply {
     pub gpus: Vec<Gpu>,
     /// What its owner should look at.
     pub warnings: Vec<String>,
+    /// How others are found on the networks of this machine.
+    #[serde(default)]
+    pub discovery: DiscoveryReport,
+    /// Addresses that were configured or heard of and lead to no member.
+    #[serde(default)]
+    pub unreached: Vec<UnreachedAddress>,
+}
+
+/// Multicast DNS.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DiscoveryReport {
+    /// Whether it is switched on.
+    pub mdns: bool,
+    /// Interfaces that it speaks on; none when this node can't be reached over one that takes multicast.
+    pub interfaces: Vec<DiscoveryInterface>,
+}
+
+/// One interface.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DiscoveryInterface {
+    /// Its name.
+    pub interface: String,
+    /// How long it has been listened on.
+    pub listening_s: u64,
+    /// Nodes of this mesh that were heard in the last minutes.
+    pub heard: u32,
+    /// Nodes of other meshes.
+    pub other_meshes: u32,
+    /// Names of members with a session over this network, heard or not.
+    pub members: Vec<String>,
+    /// Why it can't be used.
+    pub problem: Option<String>,
+}
+
+/// An address that leads to no member (yet).
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UnreachedAddress {
+    /// `IP:PORT` or `HOST:PORT`; several of one node are separated by blanks.
+    pub addr: String,
+    /// `config` or `mdns`.
+    pub source: String,
+    /// What came of the last dial; absent before the first one ended.
+    pub reason: Option<String>,
 }
 
 /// `GET /api/mesh/nodes`: every member.
@@ -161,6 +214,12 @@ pub struct NodeEntry {
     pub version: String,
     /// Why it can't be reached or used, in a sentence.
     pub problem: Option<String>,
+    /// Of one without a session, the step that failed: `not_heard`, `not_dialled`, `dialled` (in vain) or `lost`.
+    #[serde(default)]
+    pub step: Option<String>,
+    /// Who told of it: `address_book` (ticket, earlier runs), `mdns`, `member`, `session` (it came by itself).
+    #[serde(default)]
+    pub heard_from: Vec<String>,
 }
 
 /// `GET /api/mesh/sessions`.
@@ -193,6 +252,47 @@ pub struct SessionEntry {
     pub bytes_out: u64,
     /// The other end.
     pub addr: String,
+    /// Key types that both sides proved who they are with.
+    pub identity: String,
+    /// Key types of the key exchange.
+    pub kem: String,
+    /// Cipher of the records.
+    pub aead: String,
+    /// Its name in the certificate that was checked.
+    pub certificate_name: String,
+    /// Its role there.
+    pub role: Role,
+    /// When that certificate ends, in seconds since the Unix epoch.
+    pub certificate_expires_at: u64,
+}
+
+/// `GET /api/mesh/refusals`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RefusalsReply {
+    /// Newest first; at most 64 since the node's start.
+    pub refusals: Vec<RefusalEntry>,
+}
+
+/// Connections that did not become sessions because one side did not want the other.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RefusalEntry {
+    /// `in` or `out`: who dialled.
+    pub direction: String,
+    /// `this` or `other`: which node refused.
+    pub refused_by: String,
+    /// `ADDR:PORT` that was dialled; who dialled this node is known by address, IPv6 by its /64.
+    pub addr: String,
+    /// Name of the node that was dialled, when it is known.
+    pub name: Option<String>,
+    /// For programs: `classical_only`, `hung_up`, `wrong_mesh_secret`, `other_mesh`, `expired`, `clock`, `revoked`,
+    /// `identity_in_use` and others.
+    pub reason: String,
+    /// For people.
+    pub message: String,
+    /// How often.
+    pub count: u64,
+    /// The last time, in seconds since the Unix epoch.
+    pub last_at: u64,
 }
 
 /// `POST /api/mesh/nodes/{id}/drain` and `/undrain`.
@@ -204,6 +304,33 @@ pub struct DrainReply {
     pub drained: bool,
     /// Steps running or waiting there.
     pub remaining_steps: u32,
+}
+
+/// `POST /api/mesh/nodes/{id}/revoke`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct RevokeRequest {
+    /// Why, at most 200 bytes; every member keeps it.
+    pub reason: String,
+    /// Replace the mesh secret, too.
+    pub rotate_secret: bool,
+}
+
+/// The answer: it holds here, and is on its way to all others.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RevokeReply {
+    /// The node.
+    pub node_id: String,
+    /// When, unix seconds. Of a node that was revoked before: when that was.
+    pub revoked_at: u64,
+    /// How often the mesh secret was replaced.
+    pub secret_generation: u64,
+    /// Members that it had certified and that have another certificate now.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub reissued: Vec<String>,
+    /// Members that it had certified and that were not reached: they have to join anew.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub void_certificates: Vec<String>,
 }
 
 /// Which tools to list.
@@ -380,6 +507,10 @@ impl RunEvent {
     }
 }
 
+/// One event of `GET /api/mesh/events`: what happens from then on. Its `type` is `member` (a change of state), `advert`, `joined`,
+/// `refused`, or `lagged` with the number of events that were `lost` because the reader was too slow.
+pub type MeshEvent = RunEvent;
+
 /// `POST /api/invites`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -393,6 +524,9 @@ pub struct InviteRequest {
     /// How many nodes may use it.
     #[serde(default = "once")]
     pub uses: u32,
+    /// Limits on what the newcomer may call: `{tools, min_sandbox}`.
+    #[serde(default)]
+    pub grants: Grants,
 }
 
 const fn worker() -> Role {
@@ -420,6 +554,9 @@ pub struct InviteReply {
     pub uses: u32,
     /// What they will be.
     pub role: Role,
+    /// Limits on what they may call.
+    #[serde(default)]
+    pub grants: Grants,
 }
 
 /// `GET /api/invites`.
@@ -440,6 +577,9 @@ pub struct InviteEntry {
     pub uses: u32,
     /// What they will be.
     pub role: Role,
+    /// Limits on what they may call.
+    #[serde(default)]
+    pub grants: Grants,
 }
 
 /// `DELETE /api/invites/{id}`.
@@ -449,4 +589,71 @@ pub struct WithdrawReply {
     pub id: String,
     /// Whether it can no longer be used.
     pub withdrawn: bool,
+}
+
+/// `GET /api/root`, and the answer to `/api/root/unlock` and `/lock`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RootReply {
+    /// `here`, `locked`, `unlocked` or `away`.
+    pub place: String,
+}
+
+/// `POST /api/root/unlock`.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct UnlockRequest {
+    /// Opens the key. Erased after use.
+    pub passphrase: String,
+    /// For how long, in seconds; at most a day.
+    #[serde(default = "quarter_of_an_hour")]
+    pub for_s: u64,
+}
+
+impl std::fmt::Debug for UnlockRequest {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("UnlockRequest").field("for_s", &self.for_s).finish_non_exhaustive()
+    }
+}
+
+impl Drop for UnlockRequest {
+    fn drop(&mut self) {
+        zeroize::Zeroize::zeroize(&mut self.passphrase);
+    }
+}
+
+/// `POST /api/rename`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RenameRequest {
+    /// The new name of this node.
+    pub name: String,
+}
+
+/// This node under its new name.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RenameReply {
+    /// The node.
+    pub node_id: String,
+    /// Its name now.
+    pub name: String,
+}
+
+/// `POST /api/leave`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LeaveReply {
+    /// The node that leaves.
+    pub node_id: String,
+    /// Its name.
+    pub name: String,
+    /// Names of the members that were told.
+    pub told: Vec<String>,
+}
+
+/// `POST /api/mesh/nodes/{id}/forget`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ForgetReply {
+    /// The node that is out of sight here.
+    pub node_id: String,
+    /// Its name.
+    pub name: String,
 }

@@ -8,28 +8,33 @@ use octomesh_protocol::{
 };
 use octomesh_tools::search::SearchIndex;
 use serde_json::Value;
-use tokio::sync::mpsc;
+use tokio::{sync::mpsc, time::Instant};
 use tokio_util::sync::CancellationToken;
+use zeroize::Zeroizing;
 
 use super::{
     issuer::{Invite, IssuerError},
     node::Node,
     node_view,
+    root::{self, Passphrase},
     runs::RunsError,
+    session_view,
 };
 use crate::{
     api::{
         ApiError,
         backend::Backend,
         types::{
-            CallReply, CallRequest, DrainReply, InviteEntry, InviteReply, InviteRequest, InvitesReply,
-            NodesReply, RunEvent, RunRequest, RunStarted, RunSummary, RunsReply, SessionsReply, StatusReply,
-            ToolDetail, ToolsQuery, ToolsReply, WithdrawReply,
+            CallReply, CallRequest, DrainReply, ForgetReply, InviteEntry, InviteReply, InviteRequest,
+            InvitesReply, LeaveReply, MeshEvent, NodesReply, RefusalsReply, RenameReply, RenameRequest,
+            RevokeReply, RevokeRequest, RootReply, RunEvent, RunRequest, RunStarted, RunSummary, RunsReply,
+            SessionsReply, StatusReply, ToolDetail, ToolsQuery, ToolsReply, UnlockRequest, WithdrawReply,
         },
     },
     dispatch::{CallAsk, CallDone},
     journal::JournalError,
     membership::{MeshView, view::ResolveError},
+    trust::Exclusion,
 };
 
 /// A call without `timeout_s`.
@@ -63,13 +68,25 @@ impl From<JournalError> for ApiError {
 impl From<IssuerError> for ApiError {
     fn from(error: IssuerError) -> Self {
         let status = match error {
-            IssuerError::NotAdmin | IssuerError::NoRoot => 403,
+            IssuerError::NotAdmin | IssuerError::NoRoot(_) | IssuerError::Revoked(_) => 403,
             IssuerError::TooMany => 429,
-            IssuerError::Range | IssuerError::NoAddress => 400,
+            IssuerError::Range | IssuerError::NoAddress | IssuerError::Grants => 400,
             IssuerError::Unknown(_) => 404,
-            IssuerError::Home(_) | IssuerError::Entropy(_) | IssuerError::Stopped => 500,
+            IssuerError::Home(_)
+            | IssuerError::Entropy(_)
+            | IssuerError::Certificate(_)
+            | IssuerError::Stopped => 500,
         };
-        Self::new(status, <&'static str>::from(&error), error.to_string())
+        let hint = match error {
+            IssuerError::NotAdmin => Some("run it on an admin's node"),
+            IssuerError::Unknown(_) => Some("`octomesh invite --list` shows them"),
+            _ => None,
+        };
+        let shown = Self::new(status, <&'static str>::from(&error), error.to_string());
+        match hint {
+            Some(hint) => shown.hint(hint),
+            None => shown,
+        }
     }
 }
 
@@ -86,11 +103,11 @@ impl From<RunsError> for ApiError {
 }
 
 impl NodeBackend {
-    fn view(&self) -> Arc<MeshView> {
+    pub(super) fn view(&self) -> Arc<MeshView> {
         Arc::clone(&self.0.view.borrow())
     }
 
-    fn resolve(&self, text: &str) -> Result<NodeId, ApiError> {
+    pub(super) fn resolve(&self, text: &str) -> Result<NodeId, ApiError> {
         Ok(self.view().resolve(text)?.node)
     }
 
@@ -164,9 +181,17 @@ impl Backend for NodeBackend {
         Ok(node_view::nodes(&self.view()))
     }
 
+    async fn mesh_events(&self) -> Result<mpsc::Receiver<MeshEvent>, ApiError> {
+        Ok(super::mesh_events::watch(self.0.events.subscribe(), &self.0.supervisor))
+    }
+
     async fn sessions(&self) -> Result<SessionsReply, ApiError> {
         let sessions = self.0.net.sessions().await.map_err(|e| ApiError::internal(e.to_string()))?;
-        Ok(node_view::sessions(&self.view(), sessions))
+        Ok(session_view::sessions(&self.view(), &sessions))
+    }
+
+    async fn refusals(&self) -> Result<RefusalsReply, ApiError> {
+        Ok(session_view::refusals(&self.view(), &self.0.net.refusals(), self.0.clock.unix()))
     }
 
     async fn drain(&self, node: &str, on: bool) -> Result<DrainReply, ApiError> {
@@ -181,6 +206,10 @@ impl Backend for NodeBackend {
             drained: on,
             remaining_steps: u32::try_from(remaining).unwrap_or(u32::MAX),
         })
+    }
+
+    async fn revoke(&self, node: &str, request: RevokeRequest) -> Result<RevokeReply, ApiError> {
+        self.throw_out(node, request).await
     }
 
     async fn tools(&self, query: ToolsQuery) -> Result<ToolsReply, ApiError> {
@@ -227,6 +256,10 @@ impl Backend for NodeBackend {
         });
         let done = answer.await.map_err(|_| ApiError::internal("the call's task ended early"))?;
         guard.disarm();
+        if done.output.pointer("/error/code").is_some_and(|code| code == crate::dispatch::REVOKED) {
+            let message = done.output.pointer("/error/message").and_then(Value::as_str).unwrap_or_default();
+            return Err(ApiError::new(403, crate::dispatch::REVOKED, message).hint(Exclusion::HINT));
+        }
         if done.no_capacity {
             return Err(ApiError::no_capacity(done.decision.sentence())
                 .hint(format!("octomesh why {}", done.decision.id)));
@@ -294,7 +327,8 @@ impl Backend for NodeBackend {
     }
 
     async fn invite(&self, request: InviteRequest) -> Result<InviteReply, ApiError> {
-        let invite = Invite { role: request.role, ttl_s: request.ttl_s, uses: request.uses };
+        let InviteRequest { role, ttl_s, uses, grants } = request;
+        let invite = Invite { role, grants: grants.clone(), ttl_s, uses };
         let (ticket, uses) = self.0.issuer.invite(invite).await?;
         let text = ticket.to_text().map_err(|e| ApiError::internal(e.to_string()))?;
         Ok(InviteReply {
@@ -303,6 +337,7 @@ impl Backend for NodeBackend {
             expires_at: ticket.expires,
             uses,
             role: ticket.role,
+            grants,
         })
     }
 
@@ -313,6 +348,7 @@ impl Backend for NodeBackend {
             expires_at: row.expires,
             uses: row.uses.saturating_sub(row.used),
             role: row.role,
+            grants: row.grants,
         });
         Ok(InvitesReply { invites: invites.collect() })
     }
@@ -320,5 +356,50 @@ impl Backend for NodeBackend {
     async fn withdraw_invite(&self, id: &str) -> Result<WithdrawReply, ApiError> {
         self.0.issuer.withdraw(id.to_owned()).await?;
         Ok(WithdrawReply { id: id.to_owned(), withdrawn: true })
+    }
+
+    async fn rename(&self, request: RenameRequest) -> Result<RenameReply, ApiError> {
+        self.take_name(&request.name).await
+    }
+
+    async fn leave(&self) -> Result<LeaveReply, ApiError> {
+        self.say_goodbye().await
+    }
+
+    async fn forget(&self, node: &str) -> Result<ForgetReply, ApiError> {
+        self.put_out_of_sight(node).await
+    }
+
+    async fn root(&self) -> Result<RootReply, ApiError> {
+        Ok(RootReply { place: self.0.life.root.place().to_string() })
+    }
+
+    async fn unlock_root(&self, mut request: UnlockRequest) -> Result<RootReply, ApiError> {
+        let passphrase = Passphrase::new(Zeroizing::new(std::mem::take(&mut request.passphrase)));
+        // One at a time: each takes 64 MiB for a second.
+        let _alone = self.0.unlocking.acquire().await.map_err(|e| ApiError::internal(e.to_string()))?;
+        let home = self.0.home.clone();
+        let opened = tokio::task::spawn_blocking(move || root::open_in_home(&home, &passphrase)).await;
+        let opened = opened.map_err(|e| ApiError::internal(e.to_string()))?.map_err(|error| ApiError {
+            status: 403,
+            code: error.code.to_owned(),
+            message: error.message,
+            hint: error.hint,
+        })?;
+        let until = Instant::now() + Duration::from_secs(request.for_s);
+        self.0.life.root.unlock(opened, until);
+        let (root, stop) = (self.0.life.root.clone(), self.0.supervisor.stop_token().clone());
+        self.0.supervisor.spawn("root key", async move {
+            tokio::select! {
+                () = stop.cancelled() => root.lock(),
+                () = tokio::time::sleep_until(until) => root.close_after_its_time(),
+            }
+        });
+        self.root().await
+    }
+
+    async fn lock_root(&self) -> Result<RootReply, ApiError> {
+        self.0.life.root.lock();
+        self.root().await
     }
 }

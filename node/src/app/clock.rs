@@ -2,7 +2,7 @@
 //! test decides what time it is. Monotonic time is tokio's, which a test can pause.
 use std::{
     fmt,
-    time::{SystemTime, UNIX_EPOCH},
+    time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
 /// The system's random source failed; nothing that needs a secret can go on.
@@ -14,6 +14,12 @@ pub(crate) struct EntropyError;
 pub(crate) trait Clock: fmt::Debug + Send + Sync {
     /// Now. May jump: for certificates, tickets and logs, never for measuring.
     fn wall(&self) -> SystemTime;
+
+    /// Time since the machine started, its sleep included; `None` where there is no such clock. Time by tokio's clock stands still
+    /// while the machine sleeps.
+    fn since_boot(&self) -> Option<Duration> {
+        None
+    }
 
     /// Fills `buffer` with random bytes fit for keys.
     ///
@@ -45,6 +51,12 @@ impl Clock for SystemClock {
     #[expect(clippy::disallowed_methods, reason = "the one place for wall time")]
     fn wall(&self) -> SystemTime {
         SystemTime::now()
+    }
+
+    #[cfg(target_os = "linux")]
+    fn since_boot(&self) -> Option<Duration> {
+        let time = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+        Some(Duration::new(u64::try_from(time.tv_sec).ok()?, u32::try_from(time.tv_nsec).ok()?))
     }
 
     #[expect(clippy::disallowed_methods, reason = "the one place for randomness")]
@@ -101,6 +113,8 @@ mod tests {
         SystemClock.fill(&mut b).unwrap();
         assert_ne!(a, b);
         assert!(SystemClock.unix() > 1_700_000_000);
+        #[cfg(target_os = "linux")]
+        assert!(SystemClock.since_boot().is_some_and(|since| !since.is_zero()));
     }
 
     #[test]

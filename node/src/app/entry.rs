@@ -1,14 +1,18 @@
 //! What the command line starts: everything else it does goes through the HTTP API.
 use std::{
     path::{Path, PathBuf},
-    sync::Arc,
+    sync::{Arc, atomic::Ordering},
     time::Duration,
 };
 
 use octomesh_protocol::{
     id::NodeName,
+    join::JoinRefusal,
     session::secret::MeshSecret,
-    trust::{CLOCK_TOLERANCE_S, CertificateRequest, Grants, MeshRoot, Role, Ticket, certificate::LIFETIME_S},
+    trust::{
+        CLOCK_TOLERANCE_S, CertificateRequest, Grants, IdentityError, MeshRoot, Role, Ticket,
+        certificate::LIFETIME_S, clocks_differ,
+    },
 };
 use octomesh_tools::sandbox::Launcher;
 use serde::Serialize;
@@ -23,6 +27,7 @@ use super::{
     events::NodeEvent,
     home::{Home, HomeError},
     node::{self, Node, NodeParts, StartError},
+    root::{self, Passphrase},
 };
 use crate::{
     api,
@@ -30,7 +35,7 @@ use crate::{
     membership::write_peers,
     net::{
         TransportKind,
-        join::{JoinError, join_over},
+        join::{JoinError, Joined, join_over},
     },
 };
 
@@ -53,6 +58,23 @@ pub struct InitArgs {
     pub home: PathBuf,
     /// The node's name; the machine's when absent.
     pub name: Option<String>,
+    /// Seals the root key; it is kept in the clear when absent.
+    pub passphrase: Option<Passphrase>,
+    /// How long the node's own certificate holds, in seconds.
+    pub lifetime_s: u64,
+}
+
+impl InitArgs {
+    /// As `octomesh init` without options.
+    #[must_use]
+    pub fn new(home: &Path, name: Option<&str>) -> Self {
+        Self {
+            home: home.to_owned(),
+            name: name.map(str::to_owned),
+            passphrase: None,
+            lifetime_s: LIFETIME_S,
+        }
+    }
 }
 
 /// What `octomesh init` made.
@@ -90,6 +112,9 @@ pub struct JoinReply {
     pub name: String,
     /// Its role.
     pub role: String,
+    /// What its owner should know.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub warning: Option<String>,
 }
 
 /// Arguments of `octomesh up`.
@@ -132,6 +157,8 @@ pub struct LocalIdentity {
     pub name: String,
     /// Its role.
     pub role: String,
+    /// When its certificate ends, in seconds since the Unix epoch.
+    pub ends_at: u64,
 }
 
 fn failed(code: &'static str, message: impl std::fmt::Display, hint: Option<String>) -> EntryError {
@@ -210,16 +237,24 @@ pub fn init(args: InitArgs) -> Result<InitReply, EntryError> {
         grants: Grants::default(),
         serial: 1,
         now: clock.unix(),
-        lifetime_s: LIFETIME_S,
+        lifetime_s: args.lifetime_s,
     };
     let chain = root.issue(request).map_err(|e| failed("certificate", e, None))?;
-    home.adopt(&chain, &MeshSecret::from_bytes(*random(&clock)?), Some(&root))?;
+    let mesh = root.mesh_id();
+    let root = root::file_of(root, args.passphrase.as_ref())?;
+    home.adopt(&chain, &MeshSecret::from_bytes(*random(&clock)?), Some(&root), &[])?;
     Ok(InitReply {
-        mesh_id: root.mesh_id().to_string(),
+        mesh_id: mesh.to_string(),
         node_id: node.node_id().to_string(),
         name: name.to_string(),
         home: args.home.display().to_string(),
     })
+}
+
+/// What the owner of a new member should know of its clock: certificates forgive a day at their beginning, and little later on.
+fn clock_warning(issuers: u64, ours: u64) -> Option<String> {
+    let differ = issuers.abs_diff(ours) > CLOCK_TOLERANCE_S;
+    differ.then(|| format!("{}; set it", clocks_differ(issuers, ours, "the issuer's")))
 }
 
 /// How long one address of a ticket may take to accept a connection.
@@ -234,7 +269,6 @@ pub async fn join(args: JoinArgs) -> Result<JoinReply, EntryError> {
     let home = Home::new(&args.home);
     let name = node_name(args.name.as_deref())?;
     let ticket = Ticket::parse(&args.ticket).map_err(|e| failed("invalid_ticket", e, None))?;
-    ticket.check_time(clock.unix()).map_err(|e| failed("invalid_ticket", e, None))?;
     let _alone = home.lock_to_enter()?;
     let node = home.pending_node(&random(&clock)?)?;
     let mut tried = Vec::new();
@@ -250,10 +284,21 @@ pub async fn join(args: JoinArgs) -> Result<JoinReply, EntryError> {
                 continue;
             }
         };
-        let grant = match join_over(socket.compat(), &ticket, &node, &name, &clock).await {
-            Ok(grant) => grant,
+        let Joined { grant, issuer_time } = match join_over(socket.compat(), &ticket, &node, &name, &clock)
+            .await
+        {
+            Ok(joined) => joined,
             // The issuer has spoken; the ticket's other addresses are its own.
+            Err(JoinError::Refused { reason: JoinRefusal::NameTaken, detail }) if !detail.is_empty() => {
+                let hint = "join with another --name; the ticket is still good".to_owned();
+                return Err(failed("join_refused", detail, Some(hint)));
+            }
             Err(error @ JoinError::Refused { .. }) => return Err(failed("join_refused", error, None)),
+            Err(error @ JoinError::Identity(IdentityError::Clock { .. })) => {
+                let hint =
+                    "set this machine's clock (`timedatectl set-ntp true`), or the issuer's; then join again";
+                return Err(failed("clocks_differ", error, Some(hint.to_owned())));
+            }
             Err(error) => {
                 tried.push(format!("{address}: {error}"));
                 continue;
@@ -269,21 +314,24 @@ pub async fn join(args: JoinArgs) -> Result<JoinReply, EntryError> {
         // The address book first: an identity without it could not find its mesh.
         write_peers(&home.peers(), &grant.members)
             .map_err(|cause| HomeError::Io { path: home.peers(), cause })?;
-        home.adopt(&grant.chain, &grant.mesh_secret, None)?;
+        home.adopt(&grant.chain, &grant.mesh_secret, None, &grant.revocations)?;
         return Ok(JoinReply {
             mesh_id: ticket.mesh.to_string(),
             node_id: node.node_id().to_string(),
             name: verified.certificate.name.to_string(),
             role: verified.certificate.role.to_string(),
+            warning: clock_warning(issuer_time, clock.unix()),
         });
     }
+    let hint = match ticket.check_time(clock.unix()) {
+        Ok(()) => "is the node that made the ticket up, and can this machine reach one of these addresses?"
+            .to_owned(),
+        Err(ended) => format!("{ended}, or set the clock if it is wrong"),
+    };
     Err(failed(
         "unreachable",
         format!("the ticket's issuer was not reached: {}", tried.join("; ")),
-        Some(
-            "is the node that made the ticket up, and can this machine reach one of these addresses?"
-                .to_owned(),
-        ),
+        Some(hint),
     ))
 }
 
@@ -295,8 +343,16 @@ fn event(name: &'static str, sentence: String, fields: Value) -> UpEvent {
     UpEvent { event: name, sentence, fields }
 }
 
-fn show(event_of_node: &NodeEvent) -> UpEvent {
+pub(super) fn show(event_of_node: &NodeEvent) -> UpEvent {
     match event_of_node {
+        NodeEvent::Advert { node, incarnation, seq, running, queued, draining, tool_set } => event(
+            "advert",
+            format!("{node} runs {running} steps, {queued} wait"),
+            json!({
+                "node": node, "incarnation": incarnation, "advert_seq": seq, "running": running, "queued": queued,
+                "draining": draining, "tool_set": tool_set,
+            }),
+        ),
         NodeEvent::Member { node, state } => {
             event("member", format!("{node} is {state}"), json!({"node": node, "state": state}))
         }
@@ -320,6 +376,11 @@ fn log(filter: &str) {
     let _ = log.try_init();
 }
 
+fn no_identity(home: &Path) -> EntryError {
+    let hint = "`octomesh init` makes a new mesh, `octomesh join TICKET` joins one".to_owned();
+    failed("no_identity", format!("{} has no identity", home.display()), Some(hint))
+}
+
 /// Runs the node until SIGINT or SIGTERM; a second signal stops it at once.
 ///
 /// # Errors
@@ -327,13 +388,11 @@ fn log(filter: &str) {
 pub async fn up(args: UpArgs, events: UpEvents) -> Result<(), EntryError> {
     log(&args.config.log);
     let home = Home::new(&args.home);
-    let Some(identity) = home.identity()? else {
-        return Err(failed(
-            "no_identity",
-            format!("{} has no identity", args.home.display()),
-            Some("`octomesh init` makes a new mesh, `octomesh join TICKET` joins one".to_owned()),
-        ));
-    };
+    if home.finish_leaving()? {
+        let said = "it had left its mesh before it was cut off; the keys are erased";
+        events(event("left", said.to_owned(), json!({})));
+    }
+    let identity = home.identity()?.ok_or_else(|| no_identity(&args.home))?;
     let clock: Arc<dyn Clock> = Arc::new(SystemClock);
     let token = match &args.config.api_token {
         Some(token) => token.clone(),
@@ -391,7 +450,10 @@ pub async fn up(args: UpArgs, events: UpEvents) -> Result<(), EntryError> {
             () = signals.next() => break,
             () = &mut parent_gone => break,
             () = stop.cancelled() => break,
+            () = node.leaving.cancelled() => break,
             happened = happening.recv() => match happened {
+                // Too many for a terminal.
+                Ok(NodeEvent::Advert { .. }) => {}
                 Ok(happened) => events(show(&happened)),
                 Err(broadcast::error::RecvError::Lagged(_)) => {}
                 Err(broadcast::error::RecvError::Closed) => break,
@@ -406,10 +468,20 @@ pub async fn up(args: UpArgs, events: UpEvents) -> Result<(), EntryError> {
         () = signals.next() => false,
     };
     events(event("stopped", "stopped".to_owned(), json!({"orderly": ended})));
+    if node.left.load(Ordering::SeqCst) {
+        return erase_left(&node, &events);
+    }
     if by_itself {
         return Err(failed("stopped", "a part of the node failed; see the log", None));
     }
     if ended { Ok(()) } else { Err(failed("interrupted", "stopped before everything had ended", None)) }
+}
+
+/// The last act of a node that has left its mesh.
+fn erase_left(node: &Node, events: &UpEvents) -> Result<(), EntryError> {
+    node.home.erase_identity()?;
+    events(event("left", "left the mesh; the keys are erased".to_owned(), json!({})));
+    Ok(())
 }
 
 /// Ends when stdin does; never, when that is not asked for.
@@ -445,6 +517,29 @@ impl Signals {
     }
 }
 
+/// Erases the identity of a node that does not run.
+///
+/// # Errors
+/// [`EntryError`]: `no_identity`, `busy` while a node runs in the home, `holds_root`.
+pub fn leave(path: &Path) -> Result<LocalIdentity, EntryError> {
+    let home = Home::new(path);
+    let Some(who) = identity(path)? else {
+        return Err(failed("no_identity", format!("{} belongs to no mesh", path.display()), None));
+    };
+    let _alone = home.lock()?;
+    if home.root()?.is_some() {
+        return Err(failed(
+            "holds_root",
+            "the mesh's root key is on this node and would be erased with it: nobody could make or renew an admin any more",
+            Some(
+                "`octomesh root export FILE`, then `octomesh root remove --copy FILE`, then leave".to_owned(),
+            ),
+        ));
+    }
+    home.erase_identity()?;
+    Ok(who)
+}
+
 /// Who lives in the home directory; `None` when nobody does.
 ///
 /// # Errors
@@ -458,6 +553,7 @@ pub fn identity(home: &Path) -> Result<Option<LocalIdentity>, EntryError> {
         node_id: identity.node.node_id().to_string(),
         name: certificate.name.to_string(),
         role: certificate.role.to_string(),
+        ends_at: identity.chain.ends().unwrap_or(0),
     }))
 }
 

@@ -4,6 +4,16 @@
 pub(crate) enum NodeEvent {
     /// A member changed its state.
     Member { node: String, state: String },
+    /// A member told what it has and does.
+    Advert {
+        node: String,
+        incarnation: u64,
+        seq: u64,
+        running: u16,
+        queued: u16,
+        draining: bool,
+        tool_set: String,
+    },
     /// Somebody who dialled us was refused.
     Refused { address: Option<String>, reason: String },
     /// A node got its certificate from us.

@@ -11,13 +11,18 @@ use data_encoding::HEXLOWER;
 use octomesh_protocol::{
     id::MeshId,
     session::secret::MeshSecret,
-    trust::{CertificateChain, MeshRoot, NodeIdentity, keys::SEED_BYTES},
+    trust::{CertificateChain, NodeIdentity, keys::SEED_BYTES},
 };
 use zeroize::Zeroizing;
+
+use super::root::{RootFile, RootFileError};
+use crate::trust::store::{self, StoreError};
 
 /// Files of the identity folder. All of mode 0600, in a folder of mode 0700. A key file holds two seeds of 32 bytes, for Ed25519
 /// and for ML-DSA-65.
 const NODE_KEY: &str = "node.key";
+/// There while the node leaves its mesh.
+const LEAVING: &str = "leaving";
 const ROOT_KEY: &str = "root.key";
 const MESH_SECRET: &str = "mesh.secret";
 const CERTIFICATE: &str = "certificate";
@@ -33,10 +38,14 @@ pub(crate) enum HomeError {
     Io { path: PathBuf, cause: io::Error },
     #[error("{path} is not what it should be: {what}")]
     Damaged { path: PathBuf, what: &'static str },
+    #[error("{path}: {error}")]
+    Root { path: PathBuf, error: RootFileError },
     #[error("there is an identity in {0} already")]
     Exists(PathBuf),
     #[error("another node or command works with the home {0}")]
     Busy(PathBuf),
+    #[error(transparent)]
+    Trust(#[from] StoreError),
 }
 
 impl HomeError {
@@ -51,8 +60,8 @@ impl HomeError {
                 "{} is on a read-only file system; choose another home with --home",
                 path.display()
             )),
-            Self::Io { .. } => None,
-            Self::Damaged { .. } => {
+            Self::Io { .. } | Self::Trust(_) => None,
+            Self::Damaged { .. } | Self::Root { .. } => {
                 Some("restore the file from a backup, or make a new identity in another --home".to_owned())
             }
             Self::Exists(_) => {
@@ -73,8 +82,6 @@ pub(crate) struct Identity {
     pub(crate) chain: CertificateChain,
     pub(crate) mesh: MeshId,
     pub(crate) secret: MeshSecret,
-    /// Only where the mesh was made, until it is moved away.
-    pub(crate) root: Option<MeshRoot>,
 }
 
 /// Paths below one directory.
@@ -84,6 +91,15 @@ pub(crate) struct Home(PathBuf);
 impl Home {
     pub(crate) fn new(path: &Path) -> Self {
         Self(path.to_owned())
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.0
+    }
+
+    /// Only where the mesh was made, until it is moved away.
+    pub(crate) fn root_key(&self) -> PathBuf {
+        self.identity_folder().join(ROOT_KEY)
     }
 
     pub(crate) fn identity_folder(&self) -> PathBuf {
@@ -170,17 +186,82 @@ impl Home {
         if leaf.keys() != *node.public() {
             return Err(damaged("the certificate of other node keys"));
         }
-        let root_path = folder.join(ROOT_KEY);
-        let root = match secret_file(&root_path) {
-            Ok(seed) => Some(MeshRoot::from_seed(*seed)),
-            Err(HomeError::Io { cause, .. }) if cause.kind() == io::ErrorKind::NotFound => None,
+        let mesh = chain.root().mesh_id();
+        if self.root()?.is_some_and(|root| root.mesh() != mesh) {
+            return Err(HomeError::Damaged { path: self.root_key(), what: "the root key of another mesh" });
+        }
+        Ok(Some(Identity { node, chain, mesh, secret }))
+    }
+
+    /// The mesh's root key, if it is here.
+    pub(crate) fn root(&self) -> Result<Option<RootFile>, HomeError> {
+        let path = self.root_key();
+        let bytes = match hex_file(&path) {
+            Ok(bytes) => bytes,
+            Err(HomeError::Io { cause, .. }) if cause.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(error),
         };
-        let mesh = chain.root().mesh_id();
-        if root.as_ref().is_some_and(|root| root.mesh_id() != mesh) {
-            return Err(HomeError::Damaged { path: root_path, what: "the root key of another mesh" });
+        RootFile::from_bytes(&bytes).map(Some).map_err(|error| HomeError::Root { path, error })
+    }
+
+    /// Puts a root key into the home; the caller has checked whose it is.
+    pub(crate) fn keep_root(&self, root: &RootFile) -> Result<(), HomeError> {
+        write_secret(&self.root_key(), &root.to_bytes())
+    }
+
+    fn left_folder(&self) -> PathBuf {
+        self.0.join("identity.left")
+    }
+
+    fn leaving_mark(&self) -> PathBuf {
+        self.identity_folder().join(LEAVING)
+    }
+
+    /// Notes on disk that this node leaves its mesh, before anybody is told: after a crash the next start erases the identity instead of
+    /// coming back as a member that has said good-bye. Never beside the root key, which would be erased too.
+    pub(crate) fn mark_leaving(&self) -> Result<(), HomeError> {
+        write_private(&self.leaving_mark(), b"this node leaves its mesh\n")
+    }
+
+    /// Ends a leave that a crash cut off. Gives whether there was one.
+    pub(crate) fn finish_leaving(&self) -> Result<bool, HomeError> {
+        if !self.leaving_mark().exists() {
+            return Ok(false);
         }
-        Ok(Some(Identity { node, chain, mesh, secret, root }))
+        // Held by the node itself while it still says good-bye.
+        let _alone = self.lock()?;
+        if self.leaving_mark().exists() {
+            self.erase_identity()?;
+        }
+        Ok(true)
+    }
+
+    /// Erases who this node was; the caller holds the lock. The folder is moved aside first, so that half an identity is never found, and
+    /// an erasure that was cut off is ended by the next command that wants to enter.
+    pub(crate) fn erase_identity(&self) -> Result<(), HomeError> {
+        let (place, left) = (self.identity_folder(), self.left_folder());
+        self.finish_erasure()?;
+        fs::rename(&place, &left).map_err(at(&place))?;
+        fs::File::open(&self.0).and_then(|f| f.sync_all()).map_err(at(&self.0))?;
+        self.finish_erasure()?;
+        match fs::remove_file(self.peers()) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(at(&self.peers())(error)),
+            _ => Ok(()),
+        }
+    }
+
+    fn finish_erasure(&self) -> Result<(), HomeError> {
+        let left = self.left_folder();
+        match fs::read_dir(&left) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            Err(cause) => return Err(HomeError::Io { path: left, cause }),
+            Ok(entries) => {
+                for entry in entries.flatten().filter(|e| e.path().is_file()) {
+                    erase(&entry.path())?;
+                }
+            }
+        }
+        fs::remove_dir_all(&left).map_err(at(&left))
     }
 
     /// Whether there is an identity, without reading it.
@@ -190,11 +271,14 @@ impl Home {
 
     /// As [`Home::lock`], for a command that makes an identity: two at once would mix their files.
     pub(crate) fn lock_to_enter(&self) -> Result<fs::File, HomeError> {
+        self.finish_leaving()?;
         if self.has_identity() {
             return Err(HomeError::Exists(self.identity_folder()));
         }
         private_folder(&self.0)?;
-        self.lock()
+        let lock = self.lock()?;
+        self.finish_erasure()?;
+        Ok(lock)
     }
 
     /// The keys of a node that is about to get its certificate: made once and kept, so that a join that broke off half way is
@@ -219,14 +303,16 @@ impl Home {
         }
     }
 
-    /// Completes the pending identity and puts it in its place.
+    /// Completes the pending identity and puts it in its place. `revocations` are those that came with the certificate.
     pub(crate) fn adopt(
         &self,
         chain: &CertificateChain,
         secret: &MeshSecret,
-        root: Option<&MeshRoot>,
+        root: Option<&RootFile>,
+        revocations: &[Vec<u8>],
     ) -> Result<(), HomeError> {
         let folder = self.pending_folder();
+        store::write_joined(&folder, chain.root().mesh_id(), revocations)?;
         let path = folder.join(CERTIFICATE);
         let bytes = chain
             .to_bytes()
@@ -235,7 +321,7 @@ impl Home {
         write_secret(&folder.join(MESH_SECRET), secret.expose())?;
         let root_path = folder.join(ROOT_KEY);
         match root {
-            Some(root) => write_secret(&root_path, &*root.expose_seed())?,
+            Some(root) => write_secret(&root_path, &root.to_bytes())?,
             // Left by an `init` that broke off here: it must not become the root of the mesh that is joined.
             None => match fs::remove_file(&root_path) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(at(&root_path)(error)),
@@ -262,11 +348,23 @@ impl Home {
     }
 }
 
+/// Overwrites a file and removes it. On flash and on file systems that copy on write the old blocks may live on; the documentation
+/// says so.
+pub(crate) fn erase(path: &Path) -> Result<(), HomeError> {
+    let mut file = OpenOptions::new().write(true).open(path).map_err(at(path))?;
+    let length = usize::try_from(file.metadata().map_err(at(path))?.len()).unwrap_or(0);
+    file.write_all(&vec![b'0'; length]).and_then(|()| file.sync_all()).map_err(at(path))?;
+    fs::remove_file(path).map_err(at(path))?;
+    let folder = path.parent().unwrap_or_else(|| Path::new("."));
+    fs::File::open(folder).and_then(|f| f.sync_all()).map_err(at(folder))
+}
+
 pub(crate) fn private_folder(path: &Path) -> Result<(), HomeError> {
     fs::DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(at(path))
 }
 
-fn hex_file(path: &Path) -> Result<Zeroizing<Vec<u8>>, HomeError> {
+/// A file of hexadecimal digits, as every key is written.
+pub(crate) fn hex_file(path: &Path) -> Result<Zeroizing<Vec<u8>>, HomeError> {
     let mut text = Zeroizing::new(String::new());
     let file = fs::File::open(path).map_err(at(path))?;
     file.take(LONGEST_FILE).read_to_string(&mut text).map_err(at(path))?;
@@ -285,20 +383,22 @@ fn secret_file<const N: usize>(path: &Path) -> Result<Zeroizing<[u8; N]>, HomeEr
     Ok(Zeroizing::new(secret))
 }
 
-fn write_secret(path: &Path, bytes: &[u8]) -> Result<(), HomeError> {
-    let mut text = Zeroizing::new(HEXLOWER.encode(bytes));
+/// What [`hex_file`] reads.
+pub(crate) fn hex_text(bytes: &[u8]) -> Zeroizing<String> {
+    // Room for all of it at once: a string that grows leaves copies behind.
+    let mut text = Zeroizing::new(String::with_capacity(2 * bytes.len() + 1));
+    HEXLOWER.encode_append(bytes, &mut text);
     text.push('\n');
-    write_private(path, text.as_bytes())
+    text
+}
+
+fn write_secret(path: &Path, bytes: &[u8]) -> Result<(), HomeError> {
+    write_private(path, hex_text(bytes).as_bytes())
 }
 
 /// Writes a file of mode 0600, whole or not at all. The mode is there from the first byte, never narrowed afterwards.
 pub(crate) fn write_private(path: &Path, bytes: &[u8]) -> Result<(), HomeError> {
-    let folder = path.parent().unwrap_or_else(|| Path::new("."));
-    // `tempfile` creates with mode 0600.
-    let mut file = tempfile::NamedTempFile::new_in(folder).map_err(at(folder))?;
-    file.write_all(bytes).and_then(|()| file.as_file().sync_all()).map_err(at(path))?;
-    file.persist(path).map_err(|e| HomeError::Io { path: path.to_owned(), cause: e.error })?;
-    Ok(())
+    store::write_private(path, bytes).map_err(at(path))
 }
 
 #[cfg(test)]
@@ -307,7 +407,7 @@ mod tests {
 
     use octomesh_protocol::{
         id::NodeName,
-        trust::{CertificateRequest, Grants, Role},
+        trust::{CertificateRequest, Grants, MeshRoot, Role},
     };
 
     use super::*;
@@ -325,7 +425,7 @@ mod tests {
             lifetime_s: 1000,
         };
         let chain = root.issue(request).unwrap();
-        home.adopt(&chain, &MeshSecret::from_bytes([3; 32]), Some(&root)).unwrap();
+        home.adopt(&chain, &MeshSecret::from_bytes([3; 32]), Some(&RootFile::Clear(root)), &[]).unwrap();
     }
 
     #[test]
@@ -336,7 +436,7 @@ mod tests {
         make(&home);
         let identity = home.identity().unwrap().unwrap();
         assert_eq!(identity.mesh, MeshRoot::from_seed([2; 64]).mesh_id());
-        assert!(identity.root.is_some());
+        assert!(home.root().unwrap().is_some());
         for entry in fs::read_dir(home.identity_folder()).unwrap() {
             let mode = entry.unwrap().metadata().unwrap().permissions().mode();
             assert_eq!(mode & 0o777, 0o600);
@@ -372,8 +472,8 @@ mod tests {
             lifetime_s: 1000,
         };
         let chain = MeshRoot::from_seed([2; 64]).issue(request).unwrap();
-        home.adopt(&chain, &MeshSecret::from_bytes([3; 32]), None).unwrap();
-        assert!(home.identity().unwrap().unwrap().root.is_none());
+        home.adopt(&chain, &MeshSecret::from_bytes([3; 32]), None, &[]).unwrap();
+        assert!(home.identity().unwrap().is_some() && home.root().unwrap().is_none());
         write_secret(&home.identity_folder().join(ROOT_KEY), &*other.expose_seed()).unwrap();
         let error = home.identity().err().unwrap();
         assert!(
@@ -391,6 +491,43 @@ mod tests {
         drop(first);
         make(&home);
         assert!(matches!(home.lock_to_enter(), Err(HomeError::Exists(_))));
+    }
+
+    #[test]
+    fn an_identity_is_erased_whole_also_after_a_crash() {
+        let folder = tempfile::tempdir().unwrap();
+        let home = Home::new(&folder.path().join("home"));
+        make(&home);
+        fs::write(home.peers(), "[]").unwrap();
+        home.erase_identity().unwrap();
+        assert!(!home.has_identity() && !home.left_folder().exists() && !home.peers().exists());
+        assert!(home.identity().unwrap().is_none());
+        // Cut off after it was moved aside: whoever enters next ends it.
+        make(&home);
+        fs::rename(home.identity_folder(), home.left_folder()).unwrap();
+        drop(home.lock_to_enter().unwrap());
+        assert!(!home.left_folder().exists());
+    }
+
+    #[test]
+    fn a_leave_that_was_cut_off_is_ended_at_the_next_start() {
+        let folder = tempfile::tempdir().unwrap();
+        let home = Home::new(&folder.path().join("home"));
+        make(&home);
+        assert!(!home.finish_leaving().unwrap() && home.has_identity());
+        home.mark_leaving().unwrap();
+        let running = home.lock().unwrap();
+        assert!(matches!(home.finish_leaving(), Err(HomeError::Busy(_))), "it still says good-bye");
+        drop(running);
+        assert!(home.finish_leaving().unwrap());
+        assert!(!home.has_identity() && !home.left_folder().exists());
+        // Whoever enters next does the same.
+        make(&home);
+        home.mark_leaving().unwrap();
+        drop(home.lock_to_enter().unwrap());
+        assert!(!home.has_identity());
+        make(&home);
+        assert!(!home.finish_leaving().unwrap());
     }
 
     #[test]

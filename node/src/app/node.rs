@@ -2,13 +2,17 @@
 use std::{
     collections::BTreeSet,
     net::SocketAddr,
-    sync::{Arc, atomic::AtomicU64},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64},
+    },
     time::Duration,
 };
 
 use octomesh_protocol::{
-    id::{CardHash, NodeName, RunId, StepId, StepKey, ToolName},
-    trust::{Certificate, Role},
+    id::{CardHash, MeshId, NodeId, NodeName, RunId, StepId, StepKey, ToolName},
+    session::secret::MeshSecret,
+    trust::{Certificate, CertificateChain, NodeIdentity, Role},
 };
 use octomesh_tools::{
     availability, builtin,
@@ -19,7 +23,7 @@ use octomesh_tools::{
 };
 use tokio::{
     net::TcpListener,
-    sync::{OnceCell, broadcast, mpsc, watch},
+    sync::{OnceCell, Semaphore, broadcast, mpsc, watch},
     time::{Instant, MissedTickBehavior},
 };
 use tokio_util::sync::CancellationToken;
@@ -29,27 +33,38 @@ use super::{
     events::NodeEvent,
     gauges::Gauges,
     home::{Home, HomeError, Identity},
-    issuer::{Issuer, IssuerCommand, IssuerHandle, Signer},
+    issuer::{Issuer, IssuerCommand, IssuerHandle, Record, Signer},
+    renewal::{RenewalHandle, RenewalParts},
+    root::RootKeeper,
     runs::{Runs, RunsParts},
     supervise::Supervisor,
     tools_port::{MeshCatalogue, RegistryRunner},
 };
 use crate::{
     config::NodeConfig,
+    discovery::{Discovery, DiscoveryParts, NetworkReport},
     dispatch::{DispatchParts, Dispatcher},
-    executor::{ExecutorConfig, ExecutorHandle, ExecutorParts, GpuReading, Resources, executor},
+    executor::{ExecutorConfig, ExecutorHandle, ExecutorParts, GpuReading, Resources, ServeParts, executor},
     journal::{JournalError, JournalHandle},
     load::{Hardware, MemoryReader},
-    membership::{Member, Membership, MeshView},
+    membership::{
+        MEMBERSHIP_COMMANDS, Member, Membership, MembershipHandle, MeshView, SwimPort,
+        renewals::{RenewAsk, Renewals},
+    },
     metrics::NodeMetrics,
     net::{
-        self, NetConfig, NetHandle, OPENED_QUEUE, StepListener, TransportKind,
-        join::{JoinAsk, JoinService},
+        self, NetConfig, NetHandle, Network, OPENED_QUEUE, StepListener, SwimLink, SwimTraffic,
+        TransportKind,
+        join::{JoinAsk, JoinService, OpenTicket},
         secure::{SecureConfig, Security},
     },
     solve::{
         roles::Roles,
         rules::{RulesRoles, ranker::CardRanker, recipes::Recipes},
+    },
+    trust::{
+        Trust, TrustHandle, TrustParts, TrustReader,
+        store::{Store, StoreError},
     },
 };
 
@@ -76,6 +91,8 @@ const DEMO_CALL: Duration = Duration::from_secs(20);
 pub(crate) enum StartError {
     #[error(transparent)]
     Home(#[from] HomeError),
+    #[error(transparent)]
+    Trust(#[from] StoreError),
     #[error(transparent)]
     Journal(#[from] JournalError),
     #[error(transparent)]
@@ -117,6 +134,7 @@ pub(crate) struct Node {
     pub(crate) registry: Registry,
     pub(crate) view: watch::Receiver<Arc<MeshView>>,
     pub(crate) net: NetHandle,
+    pub(crate) trust: TrustHandle,
     pub(crate) executor: ExecutorHandle,
     pub(crate) dispatcher: Dispatcher,
     pub(crate) journal: JournalHandle,
@@ -126,11 +144,28 @@ pub(crate) struct Node {
     /// Steps that other nodes started here.
     pub(crate) routed_in: Arc<AtomicU64>,
     pub(crate) events: broadcast::Sender<NodeEvent>,
+    /// How it stands with finding others on the network.
+    pub(crate) network: watch::Receiver<Arc<NetworkReport>>,
     pub(crate) supervisor: Supervisor,
     /// Ends what serves others (API, steps) before the rest.
     pub(crate) serving: CancellationToken,
     pub(crate) sandbox: Sandbox,
-    _home: std::fs::File,
+    pub(crate) home: Home,
+    pub(crate) life: Life,
+    /// It leaves its mesh for good: its identity is erased at the end.
+    pub(crate) left: AtomicBool,
+    /// Cancelled when it has told the members that it leaves.
+    pub(crate) leaving: CancellationToken,
+    /// Held while a sealed root key is opened.
+    pub(crate) unlocking: Semaphore,
+    _lock: std::fs::File,
+}
+
+/// What changes this node's membership.
+pub(crate) struct Life {
+    pub(crate) root: RootKeeper,
+    pub(crate) renewal: RenewalHandle,
+    pub(crate) membership: MembershipHandle,
 }
 
 /// What a node was started with and keeps.
@@ -149,7 +184,10 @@ struct Lower {
     executor: ExecutorHandle,
     view: watch::Receiver<Arc<MeshView>>,
     net: NetHandle,
+    trust: TrustHandle,
+    life: Life,
     issuer: IssuerHandle,
+    network: watch::Receiver<Arc<NetworkReport>>,
 }
 
 /// What the later stages of a start stand on.
@@ -205,6 +243,7 @@ impl Base {
         registry: &Registry,
         workspace: &Arc<Workspace>,
     ) -> (ExecutorHandle, Hardware) {
+        self.supervisor.spawn_critical("sandbox", keep_sandbox(self.sandbox.clone(), self.stop()));
         let memory = MemoryReader::new();
         let gpus: Vec<GpuReading> = config
             .gpus
@@ -232,6 +271,84 @@ impl Base {
         let hardware = Hardware::new(memory, config.gpus.clone(), handle.reserved_vram());
         (handle, hardware)
     }
+
+    /// The owner of certificate, secrets and revocations.
+    fn trust(&self, key: &Arc<NodeIdentity>, root: &RootKeeper, held: Trust, store: Store) -> TrustHandle {
+        let (trust, task) = TrustParts {
+            identity: Arc::clone(key),
+            root: root.source(),
+            trust: held,
+            store,
+            clock: Arc::clone(&self.clock),
+        }
+        .start(self.stop());
+        self.supervisor.spawn_critical("trust", task);
+        trust
+    }
+
+    /// Certificates for others, and this node's own anew in time.
+    fn issuing(
+        &self,
+        issuer: Issuer,
+        joins: mpsc::Receiver<JoinAsk>,
+        renewals: mpsc::Receiver<RenewAsk>,
+        own: RenewalParts,
+    ) -> (IssuerHandle, RenewalHandle) {
+        let (commands, inbox) = mpsc::channel::<IssuerCommand>(ISSUER_COMMANDS);
+        self.supervisor.spawn_critical("issuer", issuer.run(joins, renewals, inbox, self.stop()));
+        let (renewal, task) = own.start(self.stop());
+        self.supervisor.spawn_critical("renewal", task);
+        (IssuerHandle(commands), renewal)
+    }
+
+    /// Who is alive, over streams of their own.
+    fn swim(&self, me: NodeId, incarnation: u64, link: SwimLink, traffic: SwimTraffic) -> SwimPort {
+        self.supervisor.spawn_critical("membership streams", traffic.run(self.stop()));
+        SwimPort::new(me, incarnation, link, Arc::clone(&self.clock), self.metrics.dropped.clone())
+    }
+
+    /// Sessions as this node's keys and certificate allow them, and the ways of tickets to the issuer and of joins to it.
+    async fn network(
+        &self,
+        key: &Arc<NodeIdentity>,
+        trust: TrustReader,
+        (transport, plaintext, listen): (TransportKind, bool, Vec<String>),
+    ) -> Result<(Network, watch::Sender<Arc<Vec<OpenTicket>>>, mpsc::Receiver<JoinAsk>), StartError> {
+        let (open_tickets, tickets) = watch::channel(Arc::new(Vec::new()));
+        let (join_asks, joins) = mpsc::channel::<JoinAsk>(JOINS);
+        let (opened_out, opened) = mpsc::channel(OPENED_QUEUE);
+        let secure = SecureConfig::new(Arc::clone(key), trust, Arc::clone(&self.clock), opened_out)
+            .map_err(setup("randomness"))?
+            .counting_rekeys(self.metrics.net.rekeys.clone());
+        let config = NetConfig {
+            seed: zeroize::Zeroizing::new(*key.expose_ed25519_seed()),
+            transport,
+            security: Security::new(Arc::new(secure), Some(JoinService::new(tickets, join_asks))),
+            plaintext,
+            opened,
+            listen,
+            metrics: self.metrics.net.clone(),
+            dropped: self.metrics.dropped.clone(),
+        };
+        Ok((net::start(config).await?, open_tickets, joins))
+    }
+}
+
+impl Base {
+    /// Interfaces, and nodes heard on them.
+    fn discovery(&self, config: &NodeConfig, mesh: MeshId, bound: Vec<SocketAddr>) -> Discovery {
+        let parts = DiscoveryParts {
+            mdns: config.mdns,
+            mesh,
+            bound,
+            explicit: config.listen_is_explicit,
+            clock: Arc::clone(&self.clock),
+            dropped: self.metrics.dropped.clone(),
+        };
+        let (discovery, task) = parts.start(self.stop());
+        self.supervisor.spawn_critical("discovery", task);
+        discovery
+    }
 }
 
 impl Node {
@@ -241,48 +358,30 @@ impl Node {
             parts;
         home.prepare()?;
         let lock = home.lock()?;
-        let certificate = identity.chain.leaf().cloned().ok_or_else(|| StartError::Setup {
-            what: "certificate",
-            cause: "the chain is empty".to_owned(),
-        })?;
+        let empty = || setup("certificate")("the chain is empty");
+        let certificate = identity.chain.leaf().cloned().ok_or_else(empty)?;
         let listen = listen.unwrap_or_else(|| config.listen.iter().map(ToString::to_string).collect());
         // Before there are tasks that a failed start would have to end.
         net::check_free(&listen)?;
+        let (store, held) = held(&home, certificate.node, identity.mesh, identity.chain, identity.secret)?;
         let incarnation = home.next_incarnation(clock.unix())?;
         let sandbox = Sandbox::probe(confinement(&config, launcher, &home)).await;
         let base = Base::new(&home, &certificate, clock, sandbox)?;
-        base.supervisor.spawn_critical("sandbox", keep_sandbox(base.sandbox.clone(), base.stop()));
         let workspace = Arc::new(Workspace::open(&home.workspace()).map_err(setup("workspace"))?);
-        let late_view = Arc::new(OnceCell::new());
+        let late_view = Arc::default();
         let registry = tools(&home, &base, &workspace, &late_view).await?;
         let (executor, hardware) = base.executor(&config, &registry, &workspace);
 
         let key = Arc::new(identity.node);
-        let (opened_out, opened) = mpsc::channel(OPENED_QUEUE);
-        let secret = &identity.secret;
-        let secure = SecureConfig::new(
-            Arc::clone(&key),
-            identity.chain.clone(),
-            secret,
-            Arc::clone(&base.clock),
-            opened_out,
-        )
-        .map_err(setup("randomness"))?
-        .counting_rekeys(base.metrics.net.rekeys.clone());
-        let (open_tickets, tickets) = watch::channel(Arc::new(Vec::new()));
-        let (join_asks, joins) = mpsc::channel::<JoinAsk>(JOINS);
-        let network = net::start(NetConfig {
-            seed: zeroize::Zeroizing::new(*key.expose_ed25519_seed()),
-            transport,
-            security: Security::new(Arc::new(secure), Some(JoinService::new(tickets, join_asks))),
-            plaintext,
-            opened,
-            listen,
-            metrics: base.metrics.net.clone(),
-        })
-        .await?;
+        let root = RootKeeper::new(home.clone(), identity.mesh);
+        let trust = base.trust(&key, &root, held, store);
+        let (network, open_tickets, joins) =
+            base.network(&key, trust.reader(), (transport, plaintext, listen.clone())).await?;
         base.supervisor.spawn_critical("network", network.driver.run(base.stop()));
 
+        let heard = base.discovery(&config, identity.mesh, bound(&listen, &network.listening));
+        let (renewals, renew_asks) = Renewals::new();
+        let (membership_out, membership_commands) = mpsc::channel(MEMBERSHIP_COMMANDS);
         let membership = Membership {
             me: member(&certificate),
             incarnation,
@@ -290,10 +389,14 @@ impl Node {
             tags: config.tags.clone(),
             sandbox: base.sandbox.clone(),
             advertise: config.advertise.iter().map(ToString::to_string).collect(),
-            loopback: config.listen_is_explicit,
+            discovery: (heard.own, heard.hints),
             static_peers: config.peers.clone(),
             peers_file: home.peers(),
             net: network.handle.clone(),
+            swim: base.swim(certificate.node, incarnation, network.swim, network.swim_traffic),
+            trust: trust.clone(),
+            renewals: renewals.clone(),
+            commands: membership_commands,
             events: network.events,
             registry: registry.clone(),
             load: executor.load(),
@@ -307,24 +410,33 @@ impl Node {
         let _ = late_view.set(view.clone());
         base.supervisor.spawn_critical("membership", membership_task);
 
-        let (issuer_out, issuer_commands) = mpsc::channel::<IssuerCommand>(ISSUER_COMMANDS);
         let issuer = Issuer {
-            signer: Signer { node: key, chain: identity.chain, root: identity.root, secret: identity.secret },
+            signer: Signer {
+                node: key,
+                root: root.clone(),
+                trust: trust.reader(),
+                lifetime_s: config.certificate_lifetime_s,
+            },
             file: home.tickets(),
             view: view.clone(),
             clock: Arc::clone(&base.clock),
             open: open_tickets,
             events: base.events.clone(),
+            record: Record::default(),
         };
-        base.supervisor.spawn_critical("issuer", issuer.run(joins, issuer_commands, base.stop()));
+        let renewal = RenewalParts {
+            trust: trust.clone(),
+            renewals,
+            net: network.handle.clone(),
+            view: view.clone(),
+            clock: Arc::clone(&base.clock),
+        };
+        let (issuer, renewal) = base.issuing(issuer, joins, renew_asks, renewal);
         let parts = Upper { home, config, warnings, certificate, listening: network.listening, lock };
-        Self::upper(
-            base,
-            parts,
-            Lower { registry, executor, view, net: network.handle, issuer: IssuerHandle(issuer_out) },
-            network.steps,
-        )
-        .await
+        let life = Life { root, renewal, membership: MembershipHandle(membership_out) };
+        let (net, network_report, steps) = (network.handle, heard.report, network.steps);
+        let lower = Lower { registry, executor, view, net, trust, life, issuer, network: network_report };
+        Self::upper(base, parts, lower, steps).await
     }
 
     /// What stands on network and membership: serving steps, dispatch, runs.
@@ -336,21 +448,21 @@ impl Node {
     ) -> Result<Arc<Self>, StartError> {
         let serving = base.stop().child_token();
         let routed_in = Arc::new(AtomicU64::new(0));
-        let Lower { registry, executor, view, net, issuer } = lower;
-        let (view_for_steps, supervisor) = (view.clone(), base.supervisor.clone());
-        let serve = crate::executor::serve(
-            steps,
-            executor.clone(),
-            view_for_steps,
-            supervisor,
-            Arc::clone(&routed_in),
-            serving.clone(),
-        );
-        base.supervisor.spawn("step server", serve);
+        let Lower { registry, executor, view, net, trust, life, issuer, network } = lower;
+        let parts = ServeParts {
+            listener: steps,
+            executor: executor.clone(),
+            view: view.clone(),
+            trust: trust.reader(),
+            supervisor: base.supervisor.clone(),
+            started: Arc::clone(&routed_in),
+        };
+        base.supervisor.spawn("step server", crate::executor::serve(parts, serving.clone()));
         let dispatcher = Dispatcher::new(DispatchParts {
             me: base.caller.clone(),
             view: view.clone(),
             net: net.clone(),
+            trust: trust.reader(),
             executor: executor.clone(),
             journal: base.journal.clone(),
             clock: Arc::clone(&base.clock),
@@ -390,6 +502,7 @@ impl Node {
             registry,
             view,
             net,
+            trust,
             executor,
             dispatcher,
             journal: base.journal,
@@ -398,16 +511,22 @@ impl Node {
             metrics: base.metrics,
             routed_in,
             events: base.events,
+            network,
             supervisor: base.supervisor,
             serving,
             sandbox: base.sandbox,
-            _home: own.lock,
+            home: own.home,
+            life,
+            unlocking: Semaphore::new(1),
+            left: AtomicBool::new(false),
+            leaving: CancellationToken::new(),
+            _lock: own.lock,
         }))
     }
 
-    /// The node's name.
-    pub(crate) fn name(&self) -> &NodeName {
-        &self.certificate.name
+    /// The node's name now.
+    pub(crate) fn name(&self) -> NodeName {
+        self.trust.now().own().unwrap_or(&self.certificate).name.clone()
     }
 
     /// Stops in this order: no new work, runs cancelled (and with them their steps on other nodes), steps of others finished,
@@ -421,6 +540,8 @@ impl Node {
         if tokio::time::timeout(DRAIN_FOR, drained).await.is_err() {
             tracing::warn!("steps are still running and are stopped now");
         }
+        // Before the sessions close, or the members would take that for a death.
+        self.life.membership.leave().await;
         self.serving.cancel();
         self.supervisor.stop_token().cancel();
         let ended = self.supervisor.join(STOP_FOR).await;
@@ -428,6 +549,20 @@ impl Node {
         let _ = self.journal.flush().await;
         ended
     }
+}
+
+/// What this node holds as true when it starts, and the files it lies in.
+fn held(
+    home: &Home,
+    node: NodeId,
+    mesh: MeshId,
+    chain: CertificateChain,
+    secret: MeshSecret,
+) -> Result<(Store, Trust), StartError> {
+    let store = Store::new(home.identity_folder());
+    let secrets = store.secrets(mesh, secret)?;
+    let revocations = store.revocations(mesh)?;
+    Ok((store, Trust::new(node, chain, secrets, revocations)))
 }
 
 /// The node's tools: built-in ones, those of the folder, each proved by its demo calls before anybody hears of it.
@@ -550,6 +685,15 @@ async fn keep_journal(journal: JournalHandle, stop: CancellationToken) {
             }
         }
     }
+}
+
+/// Where the node listens: what was asked for, with the ports that it got.
+fn bound(asked: &[String], got: &[String]) -> Vec<SocketAddr> {
+    let socket = |(asked, got): (&String, &String)| {
+        let (asked, got): (SocketAddr, SocketAddr) = (asked.parse().ok()?, got.parse().ok()?);
+        Some(SocketAddr::new(asked.ip(), got.port()))
+    };
+    asked.iter().zip(got).filter_map(socket).collect()
 }
 
 /// This node as a member.

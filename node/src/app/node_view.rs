@@ -8,21 +8,20 @@ use std::{
 use octomesh_protocol::{
     card::ToolCard,
     id::{CardHash, ToolName},
-    session::SUITE,
+    session::{AEAD, IDENTITY_KEYS, KEY_EXCHANGE, SUITE},
 };
 use octomesh_tools::registry::{EntryState, Tier};
 
-use super::node::Node;
+use super::{network_view, node::Node, session_view};
 use crate::{
     api::{
         ApiError,
         types::{
-            Gpu, MembershipCounts, NodeEntry, NodesReply, RoutingCounts, SessionEntry, SessionsReply,
-            StatusReply, ToolEntry, Transport,
+            Gpu, MembershipCounts, NodeEntry, NodesReply, RoutingCounts, StatusReply, ToolEntry, Transport,
         },
     },
     membership::{Member, MemberState, MeshView, view::CatalogueView},
-    net::SessionReport,
+    trust::Exclusion,
 };
 
 /// Names suggested for one that is not known.
@@ -56,7 +55,9 @@ pub(super) fn status(node: &Node, view: &MeshView, ready: bool) -> StatusReply {
         u32::try_from(view.members.values().filter(|m| state.contains(&m.state)).count()).unwrap_or(u32::MAX)
     };
     let counts = node.dispatcher.counts();
+    let revoked = node.trust.now().is_revoked(node.caller.node);
     let state = match (ready, load.draining) {
+        _ if revoked => "revoked",
         (false, _) => "not_ready",
         (true, true) => "draining",
         (true, false) => "alive",
@@ -69,6 +70,8 @@ pub(super) fn status(node: &Node, view: &MeshView, ready: bool) -> StatusReply {
             e.state.reason().map(|reason| format!("tool {} is not offered: {reason}", e.card.name))
         })
         .chain(problems.problems.iter().map(|(path, why)| format!("{}: {why}", path.display())));
+    let certificate = node.life.renewal.warning(&node.trust.now().chain, node.clock.unix());
+    let excluded = node.trust.now().exclusion().map(|why| format!("{why}; {}", Exclusion::HINT));
     let sandbox = node.sandbox.self_test();
     // Without bubblewrap the next level does the same.
     let weak = sandbox.level < octomesh_tools::policy::CODE_LEVEL;
@@ -85,12 +88,16 @@ pub(super) fn status(node: &Node, view: &MeshView, ready: bool) -> StatusReply {
             bind_addr: node.listening.join(","),
             advertise_addr: own.and_then(|m| m.addresses.first().cloned()),
             encryption: SUITE.to_owned(),
+            identity: IDENTITY_KEYS.to_owned(),
+            kem: KEY_EXCHANGE.to_owned(),
+            aead: AEAD.to_owned(),
             protocol_version: 1,
         },
         membership: MembershipCounts {
             alive: count(&[MemberState::Alive]),
             suspect: count(&[MemberState::Suspect]),
-            dead: count(&[MemberState::Down, MemberState::Left]),
+            dead: count(&[MemberState::Down]),
+            left: count(&[MemberState::Left]),
             total_seen: u32::try_from(view.members.len()).unwrap_or(u32::MAX),
         },
         routing: RoutingCounts {
@@ -108,7 +115,17 @@ pub(super) fn status(node: &Node, view: &MeshView, ready: bool) -> StatusReply {
         engines: vec!["rules".to_owned()],
         lazy_tools: node.config.lazy_tools.to_string(),
         gpus: own.map(|m| gpus(m)).unwrap_or_default(),
-        warnings: node.warnings.iter().cloned().chain(sandbox_warnings).chain(tool_warnings).collect(),
+        warnings: excluded
+            .into_iter()
+            .chain(certificate)
+            .chain(node.warnings.iter().cloned())
+            .chain(session_view::warnings(&node.net.refusals()))
+            .chain(sandbox_warnings)
+            .chain(tool_warnings)
+            .chain(network_view::warnings(view))
+            .collect(),
+        discovery: network_view::discovery(&node.network.borrow(), view),
+        unreached: network_view::unreached(view),
     }
 }
 
@@ -145,28 +162,9 @@ fn entry(view: &MeshView, member: &Member) -> NodeEntry {
         suite: member.suite.map(str::to_owned),
         version: advert.map(|a| a.version.clone()).unwrap_or_default(),
         problem: member.problem.clone(),
+        step: network_view::step(view, member),
+        heard_from: member.reach.heard_from().iter().map(ToString::to_string).collect(),
     }
-}
-
-pub(super) fn sessions(view: &MeshView, sessions: Vec<SessionReport>) -> SessionsReply {
-    let name = |s: &SessionReport| view.get(s.node).map(|m| m.name.to_string()).unwrap_or_default();
-    let mut entries: Vec<SessionEntry> = sessions
-        .iter()
-        .map(|s| SessionEntry {
-            node_id: s.node.to_string(),
-            name: name(s),
-            suite: SUITE.to_owned(),
-            pq: true,
-            direction: if s.outbound { "out" } else { "in" }.to_owned(),
-            established_s: s.established.as_secs(),
-            rekeys: s.rekeys,
-            bytes_in: s.bytes_in,
-            bytes_out: s.bytes_out,
-            addr: s.address.clone().unwrap_or_default(),
-        })
-        .collect();
-    entries.sort_by(|a, b| (&a.name, &a.direction).cmp(&(&b.name, &b.direction)));
-    SessionsReply { sessions: entries }
 }
 
 /// Tools with their cards, by name: those of this node, or of the whole mesh. Variants of one name are entries of their own.

@@ -1,5 +1,7 @@
 //! `octomesh doctor`: each thing that can be wrong, and what to do. Works with the node stopped.
+mod discovery;
 mod local;
+mod refused;
 mod remote;
 
 use serde::Serialize;
@@ -52,17 +54,27 @@ pub(super) async fn run(context: &Context) -> Result<Exit, CliError> {
         local::identity(&context.home),
         local::disk(&context.home),
     ];
+    checks.extend(local::certificate(&context.home, crate::app::entry::unix_seconds()));
+    checks.extend(local::root(&context.home));
     let seen = remote::look(context).await;
     checks.extend(local::ports(loaded.as_ref().ok().map(|l| &l.config), seen.is_alive));
     checks.push(local::clock(crate::app::entry::unix_seconds(), seen.nodes.as_ref().ok()));
+    if let Some(revoked) = seen.status.as_ref().ok().and_then(remote::revoked) {
+        // The files of the home are well; the mesh does not want them any more.
+        checks.retain(|check| check.name != revoked.name);
+        checks.push(revoked);
+    }
     checks.extend(remote::checks(&seen));
+    if let Ok(reply) = &seen.refusals {
+        checks.extend(refused::checks(reply, crate::app::entry::unix_seconds()));
+    }
     let failed = checks.iter().any(|check| check.status == CheckStatus::Fail);
     context.screen.show(&json!({ "checks": checks }), |_| text(&checks))?;
     Ok(if failed { Exit::Failed } else { Exit::Ok })
 }
 
 fn text(checks: &[Check]) -> String {
-    let mut table = Table::new(&["check", "status", "detail"]);
+    let mut table = Table::new(&["check", "status", "detail"]).whole_in_a_file();
     for check in checks {
         table.row([check.name.to_owned(), check.status.to_string(), check.detail.clone()]);
     }

@@ -7,7 +7,7 @@ use crate::api::types::{DrainReply, StatusReply};
 /// Starts or ends maintenance.
 #[derive(Debug, Args)]
 pub(super) struct DrainCommand {
-    /// The node: name, id or unique prefix [default: the one that is asked]
+    /// The node that is asked: name, id or unique prefix; no other can be drained from here [default: that node]
     node: Option<String>,
 }
 

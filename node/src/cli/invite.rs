@@ -1,6 +1,10 @@
 //! `octomesh invite`.
 use clap::{Args, ValueEnum};
-use octomesh_protocol::trust::Role;
+use octomesh_protocol::{
+    card::SandboxLevel,
+    id::ToolName,
+    trust::{Grants, Role},
+};
 
 use super::{
     CliError, Context, Exit,
@@ -17,12 +21,18 @@ pub(super) struct InviteCommand {
     /// What the newcomer will be
     #[arg(long, default_value = "worker")]
     role: RoleName,
-    /// How long the ticket is good for: 90s, 15m, 2h, 1d
+    /// How long the ticket is good for: 90s, 15m, 2h, 1d; at most 7d
     #[arg(long, default_value = "15m", value_parser = duration)]
     ttl: u64,
-    /// How many machines may use it
+    /// How many machines may use it: 1 to 64
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     uses: u32,
+    /// Only these tools may be called by the newcomer, separated by commas [default: all]
+    #[arg(long, value_name = "TOOL,…", value_delimiter = ',', value_parser = tool)]
+    tools: Vec<ToolName>,
+    /// Its calls run only where programs run at this level or a better one
+    #[arg(long, value_name = "LEVEL", value_parser = level)]
+    min_sandbox: Option<SandboxLevel>,
     /// List tickets that can still be used
     #[arg(long, conflicts_with = "withdraw")]
     list: bool,
@@ -41,20 +51,30 @@ enum RoleName {
 /// A ticket that is good for longer is a password.
 const LONGEST_TTL_S: u64 = 7 * 86_400;
 
-fn duration(text: &str) -> Result<u64, String> {
-    let fail = || "a time such as 90s, 15m, 2h or 1d is needed".to_owned();
-    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
-    let scale = match text.get(digits.len()..).unwrap_or_default() {
-        "" | "s" => 1,
-        "m" => 60,
-        "h" => 3600,
-        "d" => 86_400,
-        _ => return Err(fail()),
-    };
-    let number: u64 = digits.parse().map_err(|_| fail())?;
-    match number.checked_mul(scale) {
+fn tool(text: &str) -> Result<ToolName, String> {
+    ToolName::parse(text.trim()).map_err(|e| e.to_string())
+}
+
+fn level(text: &str) -> Result<SandboxLevel, String> {
+    SandboxLevel::parse(text)
+        .ok_or_else(|| format!("one of {} is needed", SandboxLevel::ALL.map(SandboxLevel::as_str).join(", ")))
+}
+
+/// Which calls the newcomer may make, in words; empty without limits.
+fn limits(grants: &Grants) -> String {
+    let tools = grants.tools.as_ref().map(|tools| {
+        let names: Vec<_> = tools.iter().map(ToString::to_string).collect();
+        format!("only {}", names.join(", "))
+    });
+    let level = grants.min_sandbox.map(|level| format!("from {level} on"));
+    [tools, level].into_iter().flatten().collect::<Vec<_>>().join("; ")
+}
+
+pub(super) fn duration(text: &str) -> Result<u64, String> {
+    match crate::config::parse_time(text) {
+        None => Err("a time such as 90s, 15m, 2h or 1d is needed".to_owned()),
         Some(s) if (1..=LONGEST_TTL_S).contains(&s) => Ok(s),
-        _ => Err("between 1s and 7d".to_owned()),
+        Some(_) => Err("between 1s and 7d".to_owned()),
     }
 }
 
@@ -77,16 +97,22 @@ impl InviteCommand {
             RoleName::Client => Role::Client,
             RoleName::Admin => Role::Admin,
         };
-        let request = InviteRequest { role, ttl_s: self.ttl, uses: self.uses };
+        let tools = (!self.tools.is_empty()).then(|| self.tools.clone());
+        let grants = Grants { tools, min_sandbox: self.min_sandbox };
+        let request = InviteRequest { role, ttl_s: self.ttl, uses: self.uses, grants };
         let reply: InviteReply = client.post(&["api", "invites"], &request, false).await?;
         context.screen.show(&reply, |r| {
             format!(
-                "{}\n\nOn the new machine: octomesh join {}\nGood for {} and {} machine(s), as {}. Whoever has it can join.",
+                "{}\n\nOn the new machine: octomesh join {}\nGood for {} and {} machine(s), as {}{}. Whoever has it can join.",
                 r.ticket,
                 r.ticket,
                 render::seconds(r.expires_at.saturating_sub(now)),
                 r.uses,
-                r.role
+                r.role,
+                match limits(&r.grants) {
+                    none if none.is_empty() => none,
+                    some => format!(" ({some})"),
+                }
             )
         })?;
         Ok(Exit::Ok)
@@ -94,10 +120,11 @@ impl InviteCommand {
 }
 
 fn list(reply: &InvitesReply, now: u64) -> String {
-    let mut table = Table::new(&["id", "role", "uses", "good for"]);
+    let mut table = Table::new(&["id", "role", "uses", "good for", "limits"]);
     for invite in &reply.invites {
         let left = render::seconds(invite.expires_at.saturating_sub(now));
-        table.row([invite.id.clone(), invite.role.to_string(), invite.uses.to_string(), left]);
+        let limits = limits(&invite.grants);
+        table.row([invite.id.clone(), invite.role.to_string(), invite.uses.to_string(), left, limits]);
     }
     if table.is_empty() { "No tickets.".to_owned() } else { table.to_string() }
 }

@@ -23,8 +23,9 @@ impl JoinCommand {
         };
         let reply = entry::join(args).await?;
         context.screen.show(&reply, |r| {
+            let warning = r.warning.iter().map(|w| format!("\n\nWarning: {w}.")).collect::<String>();
             format!(
-                "Joined mesh {} as {} {} ({})\n\nNext: `octomesh up`.",
+                "Joined mesh {} as {} {} ({}){warning}\n\nNext: `octomesh up`.",
                 r.mesh_id, r.role, r.name, r.node_id
             )
         })?;

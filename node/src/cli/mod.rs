@@ -1,10 +1,13 @@
-//! The command line: one command per file. All but `init`, `join` and `up` speak to a running node through its HTTP API, so that
-//! people, programs and the CLI see one truth.
+//! The command line: one command per file. All but `init`, `join`, `up` and most of `root` speak to a running node through its HTTP
+//! API, so that people, programs and the CLI see one truth.
 mod arguments;
+mod ask;
+mod bench;
 mod call;
 pub mod client;
 mod completions;
 mod config;
+mod confirm;
 mod context;
 mod decision;
 mod demo;
@@ -14,9 +17,13 @@ pub mod exit;
 mod init;
 mod invite;
 mod join;
+mod leave;
 mod nodes;
 mod place;
+mod rename;
 pub mod render;
+mod revoke;
+mod root;
 mod runs;
 mod sessions;
 mod solve;
@@ -82,12 +89,16 @@ enum Command {
     Invite(invite::InviteCommand),
     /// Join a mesh with a ticket
     Join(join::JoinCommand),
+    /// Leave the mesh for good and erase this node's keys
+    Leave,
+    /// Give this node another name
+    Rename(rename::RenameCommand),
     /// Run the node until Ctrl-C
     Up(up::UpCommand),
     /// Show this node
     Status,
-    /// Show every member of the mesh
-    Nodes,
+    /// Show every member of the mesh, or forget one that is gone
+    Nodes(nodes::NodesCommand),
     /// Show open sessions and their encryption
     Sessions,
     /// Show tools of this node or of the mesh
@@ -102,14 +113,20 @@ enum Command {
     Solve(solve::SolveCommand),
     /// List, show or cancel runs
     Runs(runs::RunsCommand),
+    /// Throw a node out of the mesh for good
+    Revoke(revoke::RevokeCommand),
     /// Take a node out for maintenance: running steps finish, no new ones come
     Drain(drain::DrainCommand),
     /// End the maintenance of a node
     Undrain(drain::DrainCommand),
+    /// Show the mesh's root key, move it offline and back
+    Root(root::RootCommand),
     /// Check each thing that can be wrong and say what to do
     Doctor,
     /// Check or show the configuration
     Config(config::ConfigCommand),
+    /// Measure this machine
+    Bench(bench::BenchCommand),
     /// Print a completion script for a shell
     Completions(completions::CompletionsCommand),
 }
@@ -121,9 +138,20 @@ impl Command {
     }
 }
 
+/// No core dump holds the keys of this process, and no other program of its user can look into it. The size limit is for kernels that
+/// write dumps to files; those that hand them to a program ask the other question. Programs that this one starts are as they were.
+fn keep_memory_private() {
+    use rustix::process::{DumpableBehavior, Resource, Rlimit, set_dumpable_behavior, setrlimit};
+    // silent-ok: to lower a limit is always allowed, and a refusal is no reason to stay away
+    let _ = setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) });
+    #[cfg(target_os = "linux")]
+    let _ = set_dumpable_behavior(DumpableBehavior::NotDumpable);
+}
+
 /// Runs the command line of the process.
 #[must_use]
 pub fn main() -> ExitCode {
+    keep_memory_private();
     let arguments: Vec<_> = std::env::args_os().collect();
     let cli = match Cli::try_parse_from(&arguments) {
         Ok(cli) => cli,
@@ -163,6 +191,8 @@ fn our_variables() -> Vec<(String, String)> {
     std::env::vars_os()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.to_string_lossy().into_owned())))
         .filter(|(name, _)| name.starts_with("OCTOMESH_") || name.starts_with("OPTIMCLAW_"))
+        // Read where it is needed, and kept nowhere.
+        .filter(|(name, _)| name != ask::PASSPHRASE_VARIABLE)
         .collect()
 }
 
@@ -232,12 +262,14 @@ async fn interrupted() {
 async fn dispatch(command: &Command, context: &Context) -> Result<Exit, CliError> {
     match command {
         Command::Demo(c) => c.run(context).await,
-        Command::Init(c) => c.run(context),
+        Command::Init(c) => c.run(context).await,
         Command::Invite(c) => c.run(context).await,
         Command::Join(c) => c.run(context).await,
         Command::Up(c) => c.run(context).await,
         Command::Status => status::run(context).await,
-        Command::Nodes => nodes::run(context).await,
+        Command::Nodes(c) => c.run(context).await,
+        Command::Leave => leave::run(context).await,
+        Command::Rename(c) => c.run(context).await,
         Command::Sessions => sessions::run(context).await,
         Command::Tools(c) => c.run(context).await,
         Command::Call(c) => c.run(context).await,
@@ -245,10 +277,13 @@ async fn dispatch(command: &Command, context: &Context) -> Result<Exit, CliError
         Command::Why(c) => c.run(context).await,
         Command::Solve(c) => c.run(context).await,
         Command::Runs(c) => c.run(context).await,
+        Command::Revoke(c) => c.run(context).await,
         Command::Drain(c) => c.run(context, true).await,
         Command::Undrain(c) => c.run(context, false).await,
+        Command::Root(c) => c.run(context).await,
         Command::Doctor => doctor::run(context).await,
         Command::Config(c) => c.run(context),
+        Command::Bench(c) => c.run(context).await,
         Command::Completions(c) => c.run(context, &mut Cli::command()),
     }
 }

@@ -1,14 +1,43 @@
 //! `octomesh nodes`.
+use clap::{Args, Subcommand};
+
 use super::{
     CliError, Context, Exit,
     render::{Table, or_dash, size},
 };
-use crate::api::types::{NodeEntry, NodesReply};
+use crate::api::types::{ForgetReply, NodeEntry, NodesReply};
 
-pub(super) async fn run(context: &Context) -> Result<Exit, CliError> {
-    let reply: NodesReply = context.client()?.get(&["api", "mesh", "nodes"]).await?;
-    context.screen.show(&reply, text)?;
-    Ok(Exit::Ok)
+/// Lists members, or forgets one.
+#[derive(Debug, Args)]
+pub(super) struct NodesCommand {
+    #[command(subcommand)]
+    action: Option<Action>,
+}
+
+#[derive(Debug, Subcommand)]
+enum Action {
+    /// Take a member out of this node's sight that is down or has left
+    Forget {
+        /// The node: name, id or unique prefix
+        node: String,
+    },
+}
+
+impl NodesCommand {
+    pub(super) async fn run(&self, context: &Context) -> Result<Exit, CliError> {
+        let client = context.client()?;
+        if let Some(Action::Forget { node }) = &self.action {
+            let path = ["api", "mesh", "nodes", node, "forget"];
+            let reply: ForgetReply = client.post(&path, &(), false).await?;
+            context.screen.show(&reply, |r| {
+                format!("{} is forgotten on this node until it comes back by itself.", r.name)
+            })?;
+            return Ok(Exit::Ok);
+        }
+        let reply: NodesReply = client.get(&["api", "mesh", "nodes"]).await?;
+        context.screen.show(&reply, text)?;
+        Ok(Exit::Ok)
+    }
 }
 
 fn text(reply: &NodesReply) -> String {

@@ -73,6 +73,12 @@ impl Screen {
         write(&self.out, text.trim_end());
     }
 
+    /// Whether a program reads the results.
+    #[must_use]
+    pub const fn is_json(&self) -> bool {
+        self.json
+    }
+
     /// A line about how far it is, on stderr.
     pub fn progress(&self, text: &str) {
         if !self.quiet {
@@ -114,6 +120,7 @@ pub fn printable(text: &str) -> String {
 #[derive(Debug)]
 pub struct Table {
     rows: Vec<Vec<String>>,
+    most: usize,
 }
 
 /// A cell over this many characters is cut: a table that wraps is no table.
@@ -123,12 +130,21 @@ impl Table {
     /// Only headings.
     #[must_use]
     pub fn new(headings: &[&str]) -> Self {
-        Self { rows: vec![headings.iter().map(|h| h.to_uppercase()).collect()] }
+        Self { rows: vec![headings.iter().map(|h| h.to_uppercase()).collect()], most: CELL }
+    }
+
+    /// With whole cells where stdout is no terminal: a file or a program takes lines of any length.
+    #[must_use]
+    pub fn whole_in_a_file(mut self) -> Self {
+        if terminal_width() == usize::MAX {
+            self.most = usize::MAX;
+        }
+        self
     }
 
     /// One more row.
     pub fn row<const N: usize>(&mut self, cells: [String; N]) {
-        self.rows.push(cells.into_iter().map(|cell| one_line(&cell)).collect());
+        self.rows.push(cells.into_iter().map(|cell| one_line(&cell, self.most)).collect());
     }
 
     /// Whether there is nothing under the headings.
@@ -179,9 +195,9 @@ fn cut(text: &str, most: usize) -> String {
     text.chars().take(most.saturating_sub(1)).chain(['…']).collect()
 }
 
-fn one_line(cell: &str) -> String {
+fn one_line(cell: &str, most: usize) -> String {
     let flat: String = cell.chars().map(|c| if c.is_whitespace() { ' ' } else { c }).collect();
-    cut(&flat, CELL)
+    cut(&flat, most)
 }
 
 /// `-` for what is not known.

@@ -7,11 +7,12 @@ use crate::api::types::SessionsReply;
 
 pub(super) async fn run(context: &Context) -> Result<Exit, CliError> {
     let reply: SessionsReply = context.client()?.get(&["api", "mesh", "sessions"]).await?;
-    context.screen.show(&reply, text)?;
+    let now = crate::app::entry::unix_seconds();
+    context.screen.show(&reply, |reply| text(reply, now))?;
     Ok(Exit::Ok)
 }
 
-fn text(reply: &SessionsReply) -> String {
+fn text(reply: &SessionsReply, now: u64) -> String {
     let mut table = Table::new(&[
         "with",
         "suite",
@@ -21,6 +22,8 @@ fn text(reply: &SessionsReply) -> String {
         "rekeys",
         "received",
         "sent",
+        "role",
+        "certificate ends in",
         "address",
     ]);
     for s in &reply.sessions {
@@ -33,8 +36,16 @@ fn text(reply: &SessionsReply) -> String {
             s.rekeys.to_string(),
             size(s.bytes_in),
             size(s.bytes_out),
+            s.role.to_string(),
+            seconds(s.certificate_expires_at.saturating_sub(now)),
             s.addr.clone(),
         ]);
     }
-    if table.is_empty() { "No open sessions.".to_owned() } else { table.to_string() }
+    match reply.sessions.first() {
+        None => "No open sessions.".to_owned(),
+        Some(any) => format!(
+            "{table}\nIdentities are proved with {}, keys agreed with {}, records sealed with {}.",
+            any.identity, any.kem, any.aead
+        ),
+    }
 }

@@ -13,9 +13,9 @@ fn text(r: &StatusReply) -> String {
         format!("{} ({}), {}", r.name, r.node_id, r.state),
         format!("version    {}, up {}", r.version, render::seconds(r.uptime_secs)),
         format!("listens on {}", r.transport.bind_addr),
-        format!("sessions   {}", r.transport.encryption),
+        format!("sessions   {}, identities {}", r.transport.encryption, r.transport.identity),
         format!(
-            "mesh       {} alive, {} suspect, {} dead",
+            "mesh       {} alive, {} suspect, {} down",
             r.membership.alive, r.membership.suspect, r.membership.dead
         ),
         format!("steps      {} of {} slots running, {} waiting", r.running, r.slots, r.queued),
@@ -27,6 +27,10 @@ fn text(r: &StatusReply) -> String {
         format!("sandbox    {}", r.sandbox),
         format!("engines    {}", r.engines.join(", ")),
     ];
+    lines.extend(r.discovery.interfaces.iter().map(|i| match &i.problem {
+        Some(problem) => format!("mdns       {}: {problem}", i.interface),
+        None => format!("mdns       {}: {} heard", i.interface, i.heard),
+    }));
     if !r.region.is_empty() {
         lines.push(format!("region     {}", r.region));
     }

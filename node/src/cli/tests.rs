@@ -64,7 +64,7 @@ impl Terminal {
         let context = Context {
             home: self.home.path().to_owned(),
             api: Some(self.api.clone()),
-            yes: false,
+            yes: cli.globals.yes,
             verbose: 0,
             environment: token.collect(),
             parallelism: 2,
@@ -102,6 +102,43 @@ fn silent_port() -> (tokio::net::TcpSocket, std::net::SocketAddr) {
 #[test]
 fn the_command_line_is_consistent() {
     Cli::command().debug_assert();
+}
+
+#[cfg(not(feature = "bench-sessions"))]
+#[tokio::test]
+async fn bench_sessions_says_which_build_has_it() {
+    let terminal = Terminal::new("127.0.0.1:9".to_owned());
+    let ended = terminal.run(&["--json", "bench", "sessions"]).await;
+    assert_eq!(ended.code, 2, "{}", ended.err);
+    let object = ended.object();
+    assert_eq!(object.pointer("/error/code").and_then(Value::as_str), Some("usage"));
+    let hint = object.pointer("/error/hint").and_then(Value::as_str).unwrap();
+    assert!(hint.contains("--features bench-sessions"), "{hint}");
+}
+
+#[cfg(feature = "bench-sessions")]
+#[tokio::test(flavor = "multi_thread")]
+async fn bench_sessions_measures_every_variant_in_one_run() {
+    let terminal = Terminal::new("127.0.0.1:9".to_owned());
+    let ended = terminal.run(&["--json", "bench", "sessions", "--rounds", "1"]).await;
+    assert_eq!(ended.code, 0, "{}{}", ended.out, ended.err);
+    let report = ended.object();
+    let rows = report["rows"].as_array().unwrap();
+    let names: Vec<_> = rows.iter().map(|row| row["variant"].as_str().unwrap()).collect();
+    let all = ["octomesh", "octomesh_first", "octomesh_ed25519", "noise", "tls", "plaintext"];
+    assert_eq!(names, all);
+    for row in rows {
+        assert!(row["handshake_median_us"].as_f64().unwrap() > 0.0, "{row}");
+        assert!(row["handshakes_per_s"].as_f64().unwrap() > 0.0, "{row}");
+        assert!(row["handshake_cpu_us"].as_f64().unwrap() > 0.0, "{row}");
+        let carries = !["octomesh_first", "octomesh_ed25519"].contains(&row["variant"].as_str().unwrap());
+        for key in ["bulk_mb_per_s", "bulk_cpu_s_per_gib", "roundtrip_p50_us"] {
+            assert_eq!(row[key].as_f64().is_some_and(|value| value > 0.0), carries, "{key} of {row}");
+        }
+    }
+    assert_eq!(report["rounds"], 1);
+    // It is what libp2p's TLS is compared as.
+    assert!(report["tls_suite"].as_str().unwrap().starts_with("X25519MLKEM768 "), "{report}");
 }
 
 #[tokio::test]
@@ -212,6 +249,7 @@ async fn every_reading_command_has_text_and_json() {
         (&["invite", "--withdraw", "t1"], "t1"),
         (&["drain"], "12D3KooWmock takes no new steps"),
         (&["undrain", "attic"], "attic takes steps again"),
+        (&["--yes", "revoke", "attic", "--rotate-secret"], "secret number 1"),
         (&["config", "show"], "OCTOMESH_API_TOKEN"),
         (&["config", "check"], "fine"),
         (&["config", "path"], "octomesh.toml"),
@@ -352,4 +390,33 @@ async fn a_call_that_is_interrupted_is_dropped_on_the_node() {
     }
     drop(context);
     tokio::time::timeout(Duration::from_secs(5), served.mock.dropped.notified()).await.unwrap();
+}
+
+#[tokio::test]
+async fn changes_of_a_membership() {
+    let (_served, terminal) = served().await;
+    assert_eq!(terminal.run(&["--json", "rename", "loft"]).await.object()["name"], "loft");
+    let forgotten = terminal.run(&["nodes", "forget", "attic"]).await;
+    assert!(forgotten.out.contains("attic is forgotten"), "{}", forgotten.out);
+    assert_eq!(terminal.run(&["--json", "root", "lock"]).await.object()["place"], "locked");
+    let long = Cli::try_parse_from(["octomesh", "root", "unlock", "--for", "2d"]).unwrap_err();
+    assert!(long.to_string().contains("at most 1d"), "{long}");
+    for bad in [&["invite", "--min-sandbox", "strong"][..], &["invite", "--tools", "no tool"]] {
+        assert!(Cli::try_parse_from([&["octomesh"], bad].concat()).is_err());
+    }
+}
+
+#[tokio::test]
+async fn nobody_is_revoked_without_a_yes() {
+    let (_served, terminal) = served().await;
+    for line in [&["revoke", "attic"][..], &["--json", "revoke", "attic"]] {
+        let ended = terminal.run(line).await;
+        assert_eq!(ended.code, 3, "{line:?}: {} {}", ended.out, ended.err);
+        assert!(
+            format!("{}{}", ended.out, ended.err).contains("can't be taken back"),
+            "{} {}",
+            ended.out,
+            ended.err
+        );
+    }
 }

@@ -16,6 +16,7 @@ use std::{
 use octomesh_protocol::card::SandboxLevel;
 pub use origin::{ConfigError, ConfigErrors, Origin};
 pub use show::ShownValue;
+pub(crate) use validate::parse_time;
 
 /// Name of the file with the API's token, in the home directory.
 pub const TOKEN_FILE: &str = "api.token";
@@ -93,6 +94,8 @@ pub struct NodeConfig {
     pub engine: String,
     /// When schemas stay out of a prompt.
     pub lazy_tools: LazyTools,
+    /// Whether nodes of one network find each other by multicast DNS.
+    pub mdns: bool,
     /// Addresses that others are told instead of those found.
     pub advertise: Vec<SocketAddr>,
     /// Log filter.
@@ -101,6 +104,8 @@ pub struct NodeConfig {
     pub gpus: Vec<DeclaredGpu>,
     /// How programs are confined.
     pub sandbox: ConfinementConfig,
+    /// How long certificates hold that this node issues, in seconds.
+    pub certificate_lifetime_s: u64,
 }
 
 impl std::fmt::Debug for NodeConfig {

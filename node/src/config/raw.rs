@@ -15,15 +15,17 @@ pub(super) const FILE: &str = "octomesh.toml";
 const FILE_BYTES: u64 = 1024 * 1024;
 
 /// Every key, dotted.
-pub(super) const KEYS: [&str; 14] = [
+pub(super) const KEYS: [&str; 16] = [
     "advertise",
     "api",
     "api_token",
+    "certificate_lifetime",
     "engine",
     "gpus",
     "lazy_tools",
     "listen",
     "log",
+    "mdns",
     "peers",
     "region",
     "sandbox.min_level",

@@ -40,6 +40,7 @@ fn text(config: &NodeConfig, key: &str) -> String {
         "advertise" => joined(&config.advertise),
         "api" => config.api.to_string(),
         "api_token" => if config.api_token.is_some() { "(set)" } else { "(from api.token)" }.to_owned(),
+        "certificate_lifetime" => format!("{}s", config.certificate_lifetime_s),
         "engine" => config.engine.clone(),
         "gpus" => config
             .gpus
@@ -50,6 +51,7 @@ fn text(config: &NodeConfig, key: &str) -> String {
         "lazy_tools" => config.lazy_tools.to_string(),
         "listen" => joined(&config.listen),
         "log" => config.log.clone(),
+        "mdns" => config.mdns.to_string(),
         "peers" => joined(&config.peers),
         "region" => config.region.clone(),
         "sandbox.min_level" => config.sandbox.min_level.to_string(),

@@ -32,6 +32,26 @@ fn defaults() {
 }
 
 #[test]
+fn a_certificates_lifetime() {
+    let of = |text: &str| {
+        load_from("", "", &[("OCTOMESH_CERTIFICATE_LIFETIME", text)], &[])
+            .map(|loaded| loaded.config.certificate_lifetime_s)
+            .map_err(|e| e.to_string())
+    };
+    assert_eq!(load_from("", "", &[], &[]).unwrap().config.certificate_lifetime_s, 365 * 86_400);
+    assert_eq!(of("30d"), Ok(30 * 86_400));
+    assert_eq!(of("10s"), Ok(10));
+    for (bad, why) in [
+        ("9s", "is not between 10s and 3650d"),
+        ("3651d", "is not between"),
+        ("a year", "is not a time such as 365d"),
+        ("99999999999999999999d", "is not a time"),
+    ] {
+        assert!(of(bad).unwrap_err().contains(why), "{bad}");
+    }
+}
+
+#[test]
 fn a_whole_file() {
     let config = load_from(
         "listen = [\"127.0.0.1:1\", \"[::1]:2\"]\napi = \"http://localhost:7/\"\npeers = \"attic.lan:9400\"\nslots = 3\nregion = \"cellar\"\n\
@@ -151,11 +171,13 @@ fn every_key_has_its_variable() {
         ("OCTOMESH_ADVERTISE", "10.0.0.1:1,10.0.0.2:2"),
         ("OCTOMESH_API", "127.0.0.1:1"),
         ("OCTOMESH_API_TOKEN", "0123456789abcdef"),
+        ("OCTOMESH_CERTIFICATE_LIFETIME", "30d"),
         ("OCTOMESH_ENGINE", "rules"),
         ("OCTOMESH_GPUS", "RTX 4090=24GiB, b=8GiB"),
         ("OCTOMESH_LAZY_TOOLS", "1"),
         ("OCTOMESH_LISTEN", "127.0.0.1:0, [::1]:0"),
         ("OCTOMESH_LOG", "warn"),
+        ("OCTOMESH_MDNS", "0"),
         ("OCTOMESH_PEERS", "a:1,[::1]:2"),
         ("OCTOMESH_REGION", "r"),
         ("OCTOMESH_SANDBOX__MIN_LEVEL", "rlimits"),
@@ -207,5 +229,20 @@ proptest::proptest! {
     #[test]
     fn no_file_panics(file in ".{0,200}", dot_env in ".{0,80}") {
         let _ = load_from(&file, &dot_env, &[], &[]);
+    }
+}
+
+#[test]
+fn mdns_is_on_unless_switched_off() {
+    let mdns = |file: &str, env: &[(&str, &str)]| load_from(file, "", env, &[]).map(|l| l.config.mdns);
+    assert!(mdns("", &[]).unwrap());
+    for off in ["0", "false", "FALSE"] {
+        assert!(!mdns("mdns = true", &[("OCTOMESH_MDNS", off)]).unwrap(), "{off}");
+    }
+    assert!(!mdns("mdns = false", &[]).unwrap());
+    assert!(mdns("mdns = 0", &[("OCTOMESH_MDNS", "1")]).unwrap());
+    for bad in ["mdns = 2", "mdns = \"perhaps\"", "mdns = [true]"] {
+        let errors = mdns(bad, &[]).unwrap_err();
+        assert!(errors.0[0].message.starts_with("mdns: "), "{errors}");
     }
 }

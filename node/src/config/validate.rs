@@ -1,7 +1,7 @@
 //! From what was written to what the node uses: types, ranges, and values that contradict each other.
 use std::{net::SocketAddr, ops::RangeInclusive};
 
-use octomesh_protocol::{card::SandboxLevel, limits};
+use octomesh_protocol::{card::SandboxLevel, limits, trust::certificate::LIFETIME_S};
 use octomesh_tools::sandbox::UID_BASE;
 
 use super::{
@@ -18,6 +18,9 @@ const SANDBOX_UID: RangeInclusive<i64> = 1000..=(u32::MAX as i64 - 1);
 const LIST_ITEMS: usize = 64;
 /// Short enough to type from a phone, long enough to never be guessed over HTTP.
 const TOKEN_BYTES: RangeInclusive<usize> = 16..=256;
+
+/// Below this a node could not renew its certificate in time; above, a key that leaked would be good for a decade.
+const LIFETIMES_S: RangeInclusive<u64> = 10..=3650 * 86_400;
 
 /// Engines of this version.
 const ENGINES: [&str; 1] = ["rules"];
@@ -39,6 +42,7 @@ pub(super) fn validate(found: &Found, sources: &Sources<'_>, errors: &mut Config
         tags: values.tags(),
         engine: values.text("engine", check_engine).unwrap_or_else(|| ENGINES.concat()),
         lazy_tools: values.lazy_tools(),
+        mdns: values.boolean("mdns").unwrap_or(true),
         advertise: values.addresses("advertise", parse_advertised).unwrap_or_default(),
         log: values.text("log", check_log).unwrap_or_else(|| "info".to_owned()),
         gpus: values.gpus(),
@@ -49,6 +53,7 @@ pub(super) fn validate(found: &Found, sources: &Sources<'_>, errors: &mut Config
                 .unwrap_or(UID_BASE),
             min_level: values.text("sandbox.min_level", parse_level).unwrap_or_default(),
         },
+        certificate_lifetime_s: values.text("certificate_lifetime", parse_lifetime).unwrap_or(LIFETIME_S),
     };
     values.check_exposure(&config, sources);
     config
@@ -91,6 +96,24 @@ impl Values<'_> {
             }
         });
         checked.map_err(|message| self.wrong(origin, key, message)).ok()
+    }
+
+    fn boolean(&mut self, key: &'static str) -> Option<bool> {
+        let (given, origin) = self.found.get(key)?;
+        let parsed = match given {
+            Given::Bool(yes) => Ok(*yes),
+            Given::Int(0) => Ok(false),
+            Given::Int(1) => Ok(true),
+            Given::Text(text) | Given::Str(text) => match text.trim().to_ascii_lowercase().as_str() {
+                "true" | "1" => Ok(true),
+                "false" | "0" => Ok(false),
+                other => Err(format!("{:?} is not true, false, 1 or 0", short(other))),
+            },
+            Given::Int(_) | Given::List(_) | Given::Table(_) | Given::Other(_) => {
+                Err(format!("wants true or false, not {}", kind(given)))
+            }
+        };
+        parsed.map_err(|message| self.wrong(origin, key, message)).ok()
     }
 
     /// A list of texts: an array, one string, or words between commas. Each bad item is an error with its own line.
@@ -343,6 +366,28 @@ fn check_log(text: &str) -> Result<String, String> {
 
 fn declared(name: &str, size: &str) -> Result<DeclaredGpu, String> {
     Ok(DeclaredGpu { name: check_name(name)?, vram_bytes: parse_size(size)? })
+}
+
+fn parse_lifetime(text: &str) -> Result<u64, String> {
+    let seconds = parse_time(text).ok_or_else(|| format!("{:?} is not a time such as 365d", short(text)))?;
+    if LIFETIMES_S.contains(&seconds) {
+        Ok(seconds)
+    } else {
+        Err(format!("{text} is not between 10s and 3650d"))
+    }
+}
+
+/// `90s`, `15m`, `2h`, `1d` as seconds; a number alone is seconds.
+pub(crate) fn parse_time(text: &str) -> Option<u64> {
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let scale = match text.get(digits.len()..).unwrap_or_default() {
+        "" | "s" => 1,
+        "m" => 60,
+        "h" => 3600,
+        "d" => 86_400,
+        _ => return None,
+    };
+    digits.parse::<u64>().ok()?.checked_mul(scale)
 }
 
 /// `24GiB`, `500 MB`, `1048576`.

@@ -50,6 +50,7 @@ use crate::{
         self, Ask, Candidate, Decision, DecisionId, Exclusion, FilterReason, History, OwnReservation,
         OwnReservations, ProbeResult, Refusal,
     },
+    trust::{Exclusion as Excluded, TrustReader},
 };
 
 /// DESIGN 6: after three refusals the mesh is full.
@@ -62,6 +63,9 @@ const PROBE_TIMEOUT: Duration = Duration::from_secs(1);
 const PROBE_TTL: Duration = Duration::from_secs(3);
 /// Remembered probes.
 const PROBES: usize = 1024;
+
+/// The code of calls that fail because this node is no member any more.
+pub(crate) const REVOKED: &str = "revoked";
 
 /// What is to be called.
 #[derive(Debug, Clone)]
@@ -122,6 +126,7 @@ pub(crate) struct DispatchParts {
     pub(crate) me: Caller,
     pub(crate) view: watch::Receiver<Arc<MeshView>>,
     pub(crate) net: NetHandle,
+    pub(crate) trust: TrustReader,
     pub(crate) executor: ExecutorHandle,
     pub(crate) journal: JournalHandle,
     pub(crate) clock: Arc<dyn Clock>,
@@ -231,12 +236,12 @@ impl Dispatcher {
             }
             let Some(candidate) = decision.chosen.clone() else {
                 self.0.parts.metrics.router.placed("no_capacity");
-                return nowhere(decision, starts);
+                return self.nowhere(ask, decision, starts);
             };
             if refusals >= REFUSALS || starts >= STARTS {
                 self.0.parts.metrics.router.placed("no_capacity");
                 decision.chosen = None;
-                return nowhere(decision, starts);
+                return self.nowhere(ask, decision, starts);
             }
             self.0.parts.metrics.router.placed(if self.is_me(candidate.node) { "local" } else { "remote" });
             let attempt = match self.reserve(ask, &candidate, deadline).await {
@@ -497,6 +502,28 @@ impl Dispatcher {
         view.get(node).is_some_and(|m| m.connected && m.state != MemberState::Left)
     }
 
+    /// No node can take it: the message names every node and its reason. A node that is out knows a better one.
+    fn nowhere(&self, ask: &CallAsk, decision: Decision, attempts: u32) -> CallDone {
+        let exclusion = self.0.parts.trust.borrow().exclusion().filter(|exclusion| match exclusion {
+            // Hearsay counts for those who said it, and when nobody says otherwise.
+            Excluded::Told { by } => self.is_alone() || ask.pinned.is_some_and(|node| by.contains(&node)),
+            _ => true,
+        });
+        if let Some(exclusion) = exclusion {
+            let message = exclusion.to_string();
+            return failed(StepStatus::Refused, REVOKED, &message, decision, attempts);
+        }
+        let message = decision.sentence();
+        let mut done = failed(StepStatus::Refused, "no_capacity", &message, decision, attempts);
+        done.no_capacity = true;
+        done
+    }
+
+    fn is_alone(&self) -> bool {
+        let view = self.view();
+        !view.members.values().any(|m| m.connected && !view.is_me(m.node))
+    }
+
     fn decision_id(&self) -> DecisionId {
         DecisionId::new(self.0.parts.clock.id_bytes())
     }
@@ -544,14 +571,6 @@ fn failed(status: StepStatus, code: &str, message: &str, decision: Decision, att
         attempts,
         no_capacity: false,
     }
-}
-
-/// No node can take it: the message names every node and its reason.
-fn nowhere(decision: Decision, attempts: u32) -> CallDone {
-    let message = decision.sentence();
-    let mut done = failed(StepStatus::Refused, "no_capacity", &message, decision, attempts);
-    done.no_capacity = true;
-    done
 }
 
 #[cfg(test)]

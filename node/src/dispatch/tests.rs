@@ -25,7 +25,7 @@ use crate::{
     membership::{Member, RemoteTool},
     net::{
         FrameReader, FrameWriter, StepListener,
-        tests::{Peer, peer},
+        tests::{Peer, peer, trusting},
     },
 };
 
@@ -289,6 +289,7 @@ impl House {
             },
             view,
             net: own.handle.clone(),
+            trust: trusting(&own),
             executor: handle,
             journal: journal.clone(),
             clock: Arc::new(SystemClock),

@@ -7,7 +7,10 @@ use octomesh_protocol::{
     step::{Event, Granted, Have, Missing, Outcome, Probe, Refused, Reserve, Start, StatusReply},
     trust::Role,
 };
-use octomesh_tools::tool::{Caller, DataProbe};
+use octomesh_tools::{
+    policy,
+    tool::{Caller, DataProbe},
+};
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 
 use super::ports::ToolRunner;
@@ -29,6 +32,7 @@ pub(super) enum Command {
     Renew { leases: Vec<LeaseId>, owner: NodeId },
     Cancel { key: StepKey, epoch: u64, caller: Caller, reply: oneshot::Sender<StatusReply> },
     Status { key: StepKey, caller: Caller, reply: oneshot::Sender<StatusReply> },
+    Evict { owner: NodeId },
     Drain { on: bool, reply: oneshot::Sender<usize> },
     Ping { reply: oneshot::Sender<()> },
 }
@@ -111,6 +115,14 @@ impl ExecutorHandle {
         self.ask(|reply| Command::Cancel { key, epoch, caller, reply }).await
     }
 
+    /// Stops everything that `owner` placed here: it was revoked.
+    ///
+    /// # Errors
+    /// [`ExecutorGone`].
+    pub async fn evict(&self, owner: NodeId) -> Result<(), ExecutorGone> {
+        self.commands.send(Command::Evict { owner }).await.map_err(|_| ExecutorGone)
+    }
+
     /// What became of a step, from memory or the journal. Only for its owner, an admin, or this node itself; for others it is
     /// `Unseen`.
     ///
@@ -150,13 +162,13 @@ impl ExecutorHandle {
     /// [`Missing`] with the reason: no such data, no such tool, not for this caller, or no answer in time.
     pub async fn probe(&self, probe: &Probe, caller: &Caller) -> Result<Have, Missing> {
         let missing = |detail: &str| Missing { detail: detail.to_owned() };
-        let granted = caller.grants.tools.as_ref().is_none_or(|tools| tools.contains(&probe.tool));
-        let allowed = caller.local || (self.offers_tools && granted);
-        if !allowed {
-            return Err(missing("this caller may not use the tool here"));
-        }
-        if self.runner.card(&probe.tool).is_err() {
+        let Ok((_, card)) = self.runner.card(&probe.tool) else {
             return Err(missing("the tool is not here"));
+        };
+        // Who may not call a tool does not hear of the data that it would see.
+        let may = || self.offers_tools && policy::decide(caller, &card, self.runner.sandbox()).is_ok();
+        if !(caller.local || may()) {
+            return Err(missing("this caller may not use the tool here"));
         }
         let answer = async {
             // silent-ok: the semaphore is never closed; without a permit there is no answer, which is a `Missing`

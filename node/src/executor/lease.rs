@@ -387,6 +387,13 @@ impl LeaseState {
         waiting_first.into_iter().flat_map(|(_, id)| self.stop(id, StopReason::Cancelled, now)).collect()
     }
 
+    /// Stops everything of one owner, also what would run on without a lease.
+    pub(super) fn evict(&mut self, owner: NodeId, now: Instant) -> Vec<Action> {
+        let of_owner: Vec<LeaseId> =
+            self.leases.iter().filter(|(_, l)| l.owner == owner && !l.local).map(|(id, _)| *id).collect();
+        of_owner.into_iter().flat_map(|id| self.stop(id, StopReason::Cancelled, now)).collect()
+    }
+
     fn stop(&mut self, id: LeaseId, reason: StopReason, now: Instant) -> Vec<Action> {
         let Some(lease) = self.leases.get_mut(&id) else { return Vec::new() };
         let mut actions = match lease.phase {

@@ -21,7 +21,7 @@ mod task;
 mod tests;
 mod vram;
 
-pub(crate) use self::serve::serve;
+pub(crate) use self::serve::{ServeParts, serve};
 pub use self::{
     config::{ExecutorConfig, GpuReading, Resources},
     handle::{ExecutorGone, ExecutorHandle},

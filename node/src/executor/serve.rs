@@ -12,7 +12,7 @@ use std::{
 
 use octomesh_protocol::{
     id::NodeId,
-    step::{Event, LEASE_TTL_MS, Message, Reserve, Start, StatusReply},
+    step::{Event, LEASE_TTL_MS, Message, Missing, RefuseReason, Refused, Reserve, Start, StatusReply},
 };
 use octomesh_tools::tool::Caller;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
@@ -21,8 +21,9 @@ use tokio_util::sync::CancellationToken;
 use super::{ExecutorGone, ExecutorHandle};
 use crate::{
     app::supervise::Supervisor,
-    membership::MeshView,
+    membership::{Member, MeshView},
     net::{FrameReader, FrameWriter, StepListener, StreamError},
+    trust::TrustReader,
 };
 
 /// Streams served at once; more than a node can run, and each is a task.
@@ -37,6 +38,10 @@ const FIRST_MESSAGE: Duration = Duration::from_secs(5);
 const EVENTS: usize = 64;
 /// A session may be a moment ahead of the view.
 const VIEW_PATIENCE: Duration = Duration::from_secs(2);
+/// How long a step waits for this node to hear from others who was revoked; its caller waits two seconds for an answer.
+const CATCH_UP: Duration = Duration::from_millis(1_500);
+const CATCHING_UP: &str =
+    "this node was away and still asks other members who was revoked meanwhile; try again in a few seconds";
 
 /// Why serving a stream ended before its exchange was over. The step itself goes on.
 #[derive(Debug, thiserror::Error)]
@@ -53,6 +58,8 @@ enum ServeError {
     Deaf,
     #[error("not a member of the view")]
     Stranger,
+    #[error("the caller was revoked")]
+    Revoked,
 }
 
 /// Places of streams that are served: so many in all, and so many of one node.
@@ -98,19 +105,39 @@ impl Drop for Place {
     }
 }
 
-/// Serves streams until `stop`; `started` counts the steps that others started here.
-pub(crate) async fn serve(
-    mut listener: StepListener,
-    executor: ExecutorHandle,
-    view: watch::Receiver<Arc<MeshView>>,
-    supervisor: Supervisor,
-    started: Arc<AtomicU64>,
-    stop: CancellationToken,
-) {
+/// What serving needs.
+pub(crate) struct ServeParts {
+    pub(crate) listener: StepListener,
+    pub(crate) executor: ExecutorHandle,
+    pub(crate) view: watch::Receiver<Arc<MeshView>>,
+    pub(crate) trust: TrustReader,
+    pub(crate) supervisor: Supervisor,
+    /// Counts the steps that others started here.
+    pub(crate) started: Arc<AtomicU64>,
+}
+
+/// Serves streams until `stop`, and stops the steps of nodes that are revoked.
+pub(crate) async fn serve(parts: ServeParts, stop: CancellationToken) {
+    let ServeParts { mut listener, executor, view, mut trust, supervisor, started } = parts;
     let places = Places::new();
+    let mut trusting = true;
     loop {
         let accepted = tokio::select! {
             () = stop.cancelled() => break,
+            changed = trust.changed(), if trusting => {
+                trusting = changed.is_ok();
+                let now = Arc::clone(&trust.borrow_and_update());
+                let void = {
+                    let view = view.borrow();
+                    let showed = |m: &&Arc<Member>| m.certificate.as_ref().is_some_and(|c| now.check(c).is_err());
+                    view.members.values().filter(showed).map(|m| m.node).collect::<Vec<_>>()
+                };
+                for node in now.revocations.nodes().chain(void) {
+                    // silent-ok: an executor that has gone runs nothing
+                    let _ = executor.evict(node).await;
+                }
+                continue;
+            }
             accepted = listener.accept() => accepted,
         };
         let Some((node, stream)) = accepted else { break };
@@ -118,12 +145,13 @@ pub(crate) async fn serve(
             tracing::warn!(node = node.short(), "too many step streams; one was closed");
             continue;
         };
-        let (executor, view, started) = (executor.clone(), view.clone(), Arc::clone(&started));
+        let (executor, view, trust) = (executor.clone(), view.clone(), trust.clone());
+        let started = Arc::clone(&started);
         supervisor.spawn("step stream", async move {
             let _place = place;
             let (reader, writer) = stream.split();
-            let mut serving = Serving { executor, reader, writer: Answers(writer), started };
-            match serving.one(node, view).await {
+            let mut serving = Serving { executor, reader, writer: Answers(writer), view, trust, started };
+            match serving.one(node).await {
                 // silent-ok: the exchange is over; a node that does not read its end is not waited for
                 Ok(()) => drop(tokio::time::timeout(WRITE, serving.writer.0.close()).await),
                 Err(error) => tracing::debug!(node = node.short(), %error, "step stream ended early"),
@@ -149,6 +177,8 @@ struct Serving {
     executor: ExecutorHandle,
     reader: FrameReader,
     writer: Answers,
+    view: watch::Receiver<Arc<MeshView>>,
+    trust: TrustReader,
     started: Arc<AtomicU64>,
 }
 
@@ -163,10 +193,29 @@ impl Answers {
 }
 
 impl Serving {
-    async fn one(&mut self, node: NodeId, view: watch::Receiver<Arc<MeshView>>) -> Result<(), ServeError> {
-        let caller = caller(node, view).await.ok_or(ServeError::Stranger)?;
+    /// Whether the caller is still a member. Asked again for each message that makes this node work.
+    fn member(&self, node: NodeId) -> Result<(), ServeError> {
+        let view = self.view.borrow();
+        let certificate = view.get(node).and_then(|m| m.certificate.as_ref());
+        let trust = self.trust.borrow();
+        let out = trust.is_revoked(node) || certificate.is_some_and(|c| trust.check(c).is_err());
+        if out { Err(ServeError::Revoked) } else { Ok(()) }
+    }
+
+    /// Whether this node can know by now if the caller was revoked while it was away (PROTOCOL 2).
+    async fn caught_up(&mut self, node: NodeId) -> bool {
+        let knows = self.view.wait_for(|view| view.may_trust(node));
+        tokio::time::timeout(CATCH_UP, knows).await.is_ok_and(|knows| knows.is_ok())
+    }
+
+    async fn one(&mut self, node: NodeId) -> Result<(), ServeError> {
+        self.member(node)?;
+        let caller = caller(node, self.view.clone()).await.ok_or(ServeError::Stranger)?;
         let first = tokio::time::timeout(FIRST_MESSAGE, self.reader.receive()).await;
         match first.map_err(|_| ServeError::Silent)?? {
+            Message::Probe(_) if !self.caught_up(node).await => {
+                self.writer.send(Missing { detail: CATCHING_UP.to_owned() }).await?;
+            }
             Message::Probe(probe) => match self.executor.probe(&probe, &caller).await {
                 Ok(have) => self.writer.send(have).await?,
                 Err(missing) => self.writer.send(missing).await?,
@@ -190,6 +239,12 @@ impl Serving {
     }
 
     async fn step(&mut self, reserve: Reserve, caller: Caller) -> Result<(), ServeError> {
+        if !self.caught_up(caller.node).await {
+            let state = *self.executor.load().borrow();
+            let detail = CATCHING_UP.to_owned();
+            return self.writer.send(Refused { reason: RefuseReason::CatchingUp, detail, state }).await;
+        }
+        self.member(caller.node)?;
         match self.executor.reserve(reserve, caller.clone()).await? {
             Ok(granted) => self.writer.send(granted).await?,
             Err(refused) => return self.writer.send(refused).await,
@@ -205,6 +260,7 @@ impl Serving {
     /// asks for it.
     async fn follow(&mut self, start: Start, caller: Caller) -> Result<(), ServeError> {
         let (sender, mut events) = mpsc::channel::<Event>(EVENTS);
+        self.member(caller.node)?;
         let executor = self.executor.clone();
         self.started.fetch_add(1, Ordering::Relaxed);
         let mut running = executor.start(start, caller.clone(), sender).await?;

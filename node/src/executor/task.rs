@@ -179,6 +179,10 @@ impl ExecutorTask {
             Command::Status { key, caller, reply } => {
                 let _ = reply.send(self.state.status(&key, &caller));
             }
+            Command::Evict { owner } => {
+                let actions = self.state.evict(owner, now);
+                self.perform(actions);
+            }
             Command::Drain { on, reply } => {
                 self.state.set_draining(on);
                 let _ = reply.send(self.state.remaining());

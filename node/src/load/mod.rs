@@ -1,6 +1,5 @@
-//! What this machine is: memory, GPUs, addresses worth telling.
+//! What this machine is: memory, GPUs.
 use std::{
-    net::{IpAddr, SocketAddr},
     sync::{Arc, Mutex},
     time::Duration,
 };
@@ -96,54 +95,9 @@ impl Hardware {
     }
 }
 
-/// Interfaces of containers and virtual machines: their addresses are the same on every host and lead nowhere.
-const VIRTUAL: [&str; 6] = ["docker", "br-", "virbr", "veth", "cni", "podman"];
-
-/// Whether others may be told `address`: not unspecified, not link-local IPv6 (useless without a zone), loopback only when the
-/// owner asked for it, not on a virtual bridge.
-pub(crate) fn is_advertisable(address: &str, loopback: bool) -> bool {
-    if address.starts_with("memory:") {
-        return true;
-    }
-    let Ok(socket) = address.parse::<SocketAddr>() else { return false };
-    let ip = socket.ip();
-    if ip.is_unspecified() || (ip.is_loopback() && !loopback) {
-        return false;
-    }
-    if let IpAddr::V6(v6) = ip
-        && v6.is_unicast_link_local()
-    {
-        return false;
-    }
-    !interface_of(ip).is_some_and(|name| VIRTUAL.iter().any(|prefix| name.starts_with(prefix)))
-}
-
-fn interface_of(ip: IpAddr) -> Option<String> {
-    let mut interfaces = nix::ifaddrs::getifaddrs().ok()?;
-    interfaces.find_map(|interface| {
-        let address = interface.address?;
-        let found = match (address.as_sockaddr_in(), address.as_sockaddr_in6()) {
-            (Some(v4), _) => IpAddr::V4(v4.ip()),
-            (_, Some(v6)) => IpAddr::V6(v6.ip()),
-            _ => return None,
-        };
-        (found == ip).then_some(interface.interface_name)
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn addresses_worth_telling() {
-        assert!(is_advertisable("192.0.2.7:9400", false));
-        assert!(!is_advertisable("127.0.0.1:9400", false));
-        assert!(is_advertisable("127.0.0.1:9400", true));
-        assert!(!is_advertisable("0.0.0.0:9400", true));
-        assert!(!is_advertisable("[fe80::1]:9400", true));
-        assert!(!is_advertisable("nonsense", true));
-    }
 
     #[test]
     fn declared_gpus_lose_what_is_reserved() {

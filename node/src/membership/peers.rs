@@ -5,8 +5,10 @@ use std::{
     path::Path,
 };
 
-use octomesh_protocol::{advert::MemberAddress, id::NodeName, limits};
+use octomesh_protocol::{id::NodeName, limits, sync::MemberAddress};
 use serde::{Deserialize, Serialize};
+
+use super::state::MEMBERS;
 
 /// Twice what a full file holds; a larger one is not ours.
 const LONGEST_FILE: u64 = 2 * 1024 * 1024;
@@ -45,8 +47,7 @@ pub(crate) fn read(path: &Path) -> Vec<MemberAddress> {
         }
     };
     let rows = file.members.len();
-    let members: Vec<MemberAddress> =
-        file.members.into_iter().take(limits::SYNC_MEMBERS).filter_map(member).collect();
+    let members: Vec<MemberAddress> = file.members.into_iter().take(MEMBERS).filter_map(member).collect();
     if members.len() < rows {
         tracing::warn!(path = %path.display(), left_out = rows - members.len(), "rows that are no members");
     }

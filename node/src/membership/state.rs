@@ -7,29 +7,48 @@ use std::{
 };
 
 use octomesh_protocol::{
-    advert::{Advert, Manifest, MemberAddress},
+    advert::{Advert, Manifest},
     id::{CardHash, NodeId, NodeName, ToolName, ToolSetHash},
     limits,
-    trust::{Grants, Role},
+    sync::MemberAddress,
+    trust::{Certificate, Grants, Role},
 };
 use tokio::time::Instant;
 
-use super::view::{Member, MemberState, MeshView, RemoteTool};
+use super::{
+    reach::Source,
+    view::{Member, MemberState, MeshView, RemoteTool},
+};
+
+mod hints;
+
+mod liveness;
+mod membership;
+mod standing;
+mod statics;
+
+use membership::Gone;
+use statics::StaticPeer;
 
 /// Members remembered: the design target is 1,000 nodes; a hostile member that tells of more is cut off here.
-const MEMBERS: usize = 1024;
+pub(super) const MEMBERS: usize = 1024;
 /// Dials of a node that was only heard of, and never answered, after which it is forgotten: about half an hour.
 const HEARSAY_DIALS: u32 = 64;
-/// How long a member whose last session closed may stay silent before it counts as down.
-const SUSPECT_FOR: Duration = Duration::from_secs(4);
 /// Dials are retried after half a second, then twice as long each time, up to this.
 const DIAL_FIRST: Duration = Duration::from_millis(500);
 const DIAL_SLOWEST: Duration = Duration::from_secs(30);
 /// Of two nodes the one with the greater id waits this long before its first dial, so that they do not dial each other at the
 /// same moment.
 const DIAL_YIELD: Duration = Duration::from_millis(1_500);
+/// The same for members of the address book, who may be hundreds.
+const BOOK_YIELD: Duration = Duration::from_millis(500);
 /// Dials started at one tick: hundreds of dead addresses must not crowd out live ones.
-const DIALS_PER_TICK: usize = 16;
+const DIALS_PER_TICK: usize = 96;
+/// Addresses of one dial, which are tried one after the other: whoever asks why a member can't be reached gets an answer within
+/// seconds.
+const ADDRESSES_PER_DIAL: usize = 3;
+/// What such a dial takes when nobody answers. Until then it is not due again, and takes no other's turn.
+const DIAL_TAKES: Duration = Duration::from_secs(6);
 /// A manifest or card fetch that brought nothing is tried again after this long.
 const FETCH_RETRY: Duration = Duration::from_secs(3);
 /// How often the members and adverts are compared with one peer.
@@ -45,6 +64,8 @@ pub(crate) enum Input {
         name: NodeName,
         role: Role,
         grants: Grants,
+        /// What the handshake showed.
+        certificate: Option<Arc<Certificate>>,
         address: Option<String>,
         outbound: bool,
     },
@@ -80,6 +101,14 @@ pub(crate) enum Input {
         from: Option<NodeId>,
         members: Vec<MemberAddress>,
     },
+    /// Why a dial failed, found out afterwards.
+    Explained {
+        node: Option<NodeId>,
+        address: String,
+        reason: String,
+    },
+    /// Somebody of this mesh was heard on the network.
+    Heard(crate::discovery::Hint),
     /// Addresses from the configuration.
     Static {
         addresses: Vec<String>,
@@ -95,6 +124,35 @@ pub(crate) enum Input {
         tools: Arc<BTreeMap<ToolName, Arc<RemoteTool>>>,
         addresses: Vec<String>,
     },
+    /// Who is out, each with what to say of it. Something that members tell each other changed.
+    Trust {
+        revoked: BTreeMap<NodeId, String>,
+    },
+    /// A member, or this node itself, has another certificate; it was checked.
+    Shown {
+        certificate: Box<Certificate>,
+    },
+    /// A member leaves for good.
+    Left {
+        node: NodeId,
+    },
+    /// The owner wants a member out of sight.
+    Forget {
+        node: NodeId,
+    },
+    /// This node and `node` have the same revocations now.
+    Exchanged {
+        node: NodeId,
+    },
+    /// What SWIM says of a member.
+    Liveness {
+        node: NodeId,
+        to: MemberState,
+    },
+    /// SWIM wants to talk to a member without a session.
+    Wanted {
+        node: NodeId,
+    },
     Tick,
 }
 
@@ -104,6 +162,10 @@ pub(crate) enum Effect {
     Dial {
         node: Option<NodeId>,
         addresses: Vec<String>,
+    },
+    /// An address heard on the network, to learn who is there.
+    Try {
+        address: String,
     },
     /// A configured peer is a host name.
     Resolve {
@@ -141,22 +203,11 @@ struct Contact {
     reached: Option<String>,
     failures: u32,
     next_dial: Instant,
-    suspect_since: Option<Instant>,
     manifest: Option<(ToolSetHash, Manifest)>,
     fetch_after: Option<Instant>,
     next_sync: Option<Instant>,
-}
-
-#[derive(Debug)]
-struct StaticPeer {
-    /// `IP:PORT`, or `HOST:PORT`.
-    address: String,
-    /// The addresses of a host name when it was last resolved.
-    resolved: Vec<String>,
-    /// The node that answered there.
-    node: Option<NodeId>,
-    failures: u32,
-    next_dial: Instant,
+    /// When it was last dialled because the network told of it.
+    called_again: Option<Instant>,
 }
 
 /// The state. [`MembershipState::handle`] is its only entrance.
@@ -165,18 +216,30 @@ pub(crate) struct MembershipState {
     me: Member,
     contacts: BTreeMap<NodeId, Contact>,
     statics: Vec<StaticPeer>,
+    hints: hints::Hints,
+    /// Never members again, whatever anybody tells.
+    revoked: BTreeSet<NodeId>,
+    /// Members again only by a session of their own.
+    gone: Gone,
     cards: BTreeMap<CardHash, Arc<RemoteTool>>,
     version: u64,
 }
 
-impl StaticPeer {
-    /// Whether it is reached at this address.
-    fn is_at(&self, address: &str) -> bool {
-        self.address == address || self.resolved.iter().any(|a| a == address)
+impl Contact {
+    /// A few addresses at a time, each dial beginning with another: all of a member's may take a second or two to fail.
+    fn to_dial(&self) -> Vec<String> {
+        let addresses = &self.member.addresses;
+        let turn = usize::try_from(self.failures).unwrap_or(0) * ADDRESSES_PER_DIAL % addresses.len().max(1);
+        addresses.iter().cycle().skip(turn).take(addresses.len().min(ADDRESSES_PER_DIAL)).cloned().collect()
     }
 
-    fn is_name(&self) -> bool {
-        self.address.parse::<std::net::SocketAddr>().is_err() && !self.address.starts_with("memory:")
+    /// Somebody told of it: a member, or the address book.
+    fn told_by(&mut self, from: Option<NodeId>) {
+        let member = &mut self.member;
+        member.reach.heard(if from.is_some() { Source::Member } else { Source::AddressBook });
+        if !member.connected && member.problem.is_none() {
+            member.problem = Some(member.reach.sentence(true));
+        }
     }
 }
 
@@ -187,28 +250,51 @@ fn backoff(failures: u32) -> Duration {
 impl MembershipState {
     pub(crate) fn new(mut me: Member) -> Self {
         me.state = MemberState::Alive;
-        Self { me, contacts: BTreeMap::new(), statics: Vec::new(), cards: BTreeMap::new(), version: 0 }
+        Self {
+            me,
+            contacts: BTreeMap::new(),
+            statics: Vec::new(),
+            hints: hints::Hints::default(),
+            revoked: BTreeSet::new(),
+            gone: Gone::default(),
+            cards: BTreeMap::new(),
+            version: 0,
+        }
     }
 
     /// The snapshot for everybody else.
     pub(crate) fn view(&self) -> MeshView {
         let others = self.contacts.iter().map(|(id, c)| (*id, Arc::new(c.member.clone())));
         let members = others.chain([(self.me.node, Arc::new(self.me.clone()))]).collect();
-        MeshView { me: self.me.node, members, version: self.version }
+        MeshView {
+            me: self.me.node,
+            members,
+            unreached: self.unreached().into(),
+            gone: self.gone.nodes(),
+            version: self.version,
+        }
+    }
+
+    /// The certificate that a node showed last.
+    pub(crate) fn certificate(&self, node: NodeId) -> Option<&Certificate> {
+        self.contacts.get(&node)?.member.certificate.as_deref()
     }
 
     /// Members worth telling others: those whose certificate was seen and whose address is known.
     pub(crate) fn addresses(&self) -> Vec<MemberAddress> {
         let own = (!self.me.addresses.is_empty()).then_some(&self.me);
         let known = self.contacts.values().filter(|c| c.certified).map(|c| &c.member);
-        told(own.into_iter().chain(known))
+        told(own.into_iter().chain(known), limits::SYNC_MEMBERS)
     }
 
     /// Members worth dialling after a restart: the same, and those of the file that were not reached since.
     pub(crate) fn remembered(&self) -> Vec<MemberAddress> {
         let certified = self.contacts.values().filter(|c| c.certified);
         let waiting = self.contacts.values().filter(|c| c.remembered && !c.certified);
-        told(certified.chain(waiting).map(|c| &c.member))
+        let mut members: Vec<&Member> = certified.chain(waiting).map(|c| &c.member).collect();
+        // Dialled in this order after a restart: those who were there lately come first.
+        members.sort_by_key(|m| std::cmp::Reverse(m.last_seen));
+        told(members.into_iter(), MEMBERS)
     }
 
     /// One input at one moment. `wall` is the same moment for people.
@@ -216,8 +302,9 @@ impl MembershipState {
         self.version += 1;
         let mut effects = Vec::new();
         match input {
-            Input::Connected { node, name, role, grants, address, outbound } => {
-                let member = Member::new(node, name, role, grants);
+            Input::Connected { node, name, role, grants, certificate, address, outbound } => {
+                let mut member = Member::new(node, name, role, grants);
+                member.certificate = certificate;
                 self.connected(member, address, outbound, now, wall, &mut effects);
             }
             Input::Disconnected { node, last, reason } => {
@@ -229,7 +316,8 @@ impl MembershipState {
                 self.dial_failed(node, address.as_deref(), &reason, now)
             }
             Input::Rtt { node, rtt } => {
-                if let Some(contact) = self.contacts.get_mut(&node) {
+                let revoked = self.revoked.contains(&node);
+                if let Some(contact) = self.contacts.get_mut(&node).filter(|_| !revoked) {
                     // An exponential mean over about four pings: one slow ping must not move work.
                     let mean = contact.member.rtt.map_or(rtt, |old| (old * 3 + rtt) / 4);
                     contact.member.rtt = Some(mean);
@@ -242,13 +330,29 @@ impl MembershipState {
             }
             Input::Cards { cards } => self.cards_came(cards, now, &mut effects),
             Input::Members { from, members } => self.told(from, members, now, &mut effects),
-            Input::Static { addresses } => self.statics.extend(addresses.into_iter().map(|address| {
-                StaticPeer { address, resolved: Vec::new(), node: None, failures: 0, next_dial: now }
-            })),
+            Input::Explained { node, address, reason } => self.explained(node, &address, &reason),
+            Input::Heard(hint) => self.hint(hint, now),
+            Input::Static { addresses } => {
+                self.statics.extend(addresses.into_iter().map(|address| StaticPeer {
+                    address,
+                    resolved: Vec::new(),
+                    node: None,
+                    failures: 0,
+                    next_dial: now,
+                    reason: None,
+                }))
+            }
             Input::Resolved { name, addresses } => self.resolved(&name, &addresses, now, &mut effects),
             Input::Own { advert, tools, addresses } => {
                 self.own(advert, tools, addresses, now, wall, &mut effects)
             }
+            Input::Trust { revoked } => self.trust(revoked, &mut effects),
+            Input::Exchanged { node } => self.exchanged(node),
+            Input::Shown { certificate } => self.shown(*certificate, &mut effects),
+            Input::Left { node } => self.left(node, now, &mut effects),
+            Input::Forget { node } => self.forget(node, now, &mut effects),
+            Input::Liveness { node, to } => self.liveness(node, to, &mut effects),
+            Input::Wanted { node } => self.wanted(node, now, &mut effects),
             Input::Tick => self.tick(now, &mut effects),
         }
         effects
@@ -264,11 +368,20 @@ impl MembershipState {
         effects: &mut Vec<Effect>,
     ) {
         let node = fresh.node;
+        self.gone.is_back(node);
+        if self.revoked.contains(&node) {
+            return;
+        }
+        self.back_among_others(node, now);
         if outbound {
             // A dial of a configured address tells who lives there.
             for peer in self.statics.iter_mut().filter(|p| address.as_ref().is_some_and(|a| p.is_at(a))) {
                 peer.node = Some(node);
                 peer.failures = 0;
+                peer.reason = None;
+            }
+            if let Some(address) = &address {
+                self.hints.reached(address, node);
             }
         }
         self.make_room_for(node);
@@ -277,12 +390,18 @@ impl MembershipState {
         let was = member.state;
         let first = !member.connected;
         (member.name, member.role, member.grants) = (fresh.name, fresh.role, fresh.grants);
+        member.certificate = fresh.certificate;
         member.state = MemberState::Alive;
         member.connected = true;
         member.suite = Some(SUITE);
         member.problem = None;
+        member.reach.connected();
+        if !outbound {
+            member.reach.heard(Source::Session);
+        }
         heard(member, now, wall);
-        if let (true, Some(address)) = (outbound, &address) {
+        // One with a zone means nothing to others, nor after a restart.
+        if let (true, Some(address)) = (outbound, address.as_ref().filter(|a| crate::net::is_address(a))) {
             if !member.addresses.contains(address) {
                 // What works is worth more than what somebody told.
                 member.addresses.truncate(limits::MEMBER_ADDRESSES - 1);
@@ -292,9 +411,9 @@ impl MembershipState {
         }
         member.direct_address = address;
         contact.failures = 0;
-        contact.suspect_since = None;
         contact.fetch_after = None;
         let newly = !std::mem::replace(&mut contact.certified, true);
+        contact.member.known = true;
         if newly || outbound {
             effects.push(Effect::Persist);
         }
@@ -311,26 +430,28 @@ impl MembershipState {
     fn disconnected(&mut self, node: NodeId, reason: &str, now: Instant, effects: &mut Vec<Effect>) {
         let Some(contact) = self.contacts.get_mut(&node) else { return };
         let member = &mut contact.member;
-        member.connected = false;
-        member.suite = None;
-        member.direct_address = None;
-        member.rtt = None;
+        closed(member);
         if member.state == MemberState::Alive {
             member.state = MemberState::Suspect;
-            member.problem = Some(format!("connected, then lost: {reason}"));
-            contact.suspect_since = Some(now);
+            member.reach.lost(reason);
+            member.problem = Some(member.reach.sentence(!member.addresses.is_empty()));
             contact.next_dial = now;
             let name = contact.member.name.clone();
             effects.push(Effect::Transition { node, name, to: MemberState::Suspect });
         }
+        self.alone();
     }
 
     fn dial_failed(&mut self, node: Option<NodeId>, address: Option<&str>, reason: &str, now: Instant) {
         let by_node = node.is_some();
+        if let Some(address) = address {
+            self.hints.failed(address, reason);
+        }
         let failed = |p: &&mut StaticPeer| address.is_some_and(|a| p.is_at(a)) || (by_node && p.node == node);
         for peer in self.statics.iter_mut().filter(failed) {
             // Another node may live there now: the next dial takes whoever answers.
             peer.node = None;
+            peer.reason = Some(reason.to_owned());
             peer.failures = peer.failures.saturating_add(1);
             peer.next_dial = now + backoff(peer.failures);
             // Its owner wrote that address down and has no other place to look; ever more rarely, since it may stay away.
@@ -346,8 +467,11 @@ impl MembershipState {
         let Some(contact) = node.and_then(|n| self.contacts.get_mut(&n)) else { return };
         contact.failures = contact.failures.saturating_add(1);
         contact.next_dial = now + backoff(contact.failures);
-        if !contact.member.connected {
-            contact.member.problem = Some(format!("dialled, but: {reason}"));
+        contact.member.tried = true;
+        // That nobody answers where a node was stopped is no news.
+        if !contact.member.connected && contact.member.state != MemberState::Left {
+            contact.member.reach.failed(address, reason);
+            contact.member.problem = Some(contact.member.reach.sentence(true));
         }
         if !contact.certified && !contact.remembered && contact.failures >= HEARSAY_DIALS {
             self.contacts.retain(|id, _| Some(*id) != node);
@@ -364,6 +488,9 @@ impl MembershipState {
     ) {
         let node = advert.node;
         // Only certified members have a place; an advert of a stranger can't come over a session, but a member may pass one on.
+        if self.revoked.contains(&node) {
+            return;
+        }
         let Some(contact) = self.contacts.get_mut(&node).filter(|c| c.certified) else { return };
         if direct {
             heard(&mut contact.member, now, wall);
@@ -471,10 +598,20 @@ impl MembershipState {
         effects: &mut Vec<Effect>,
     ) {
         let mut news = false;
-        for told in members {
+        for (rank, told) in members.into_iter().enumerate() {
             let of_itself = from == Some(told.node);
+            if self.revoked.contains(&told.node) || self.gone.contains(told.node, now) {
+                continue;
+            }
             let Some(contact) = self.contact(told.node, told.name, now) else { continue };
             contact.remembered |= from.is_none();
+            contact.told_by(from);
+            if from.is_none() {
+                // In the order of the file, which has those first who were there lately.
+                let rank = Duration::from_millis(u64::try_from(rank).unwrap_or(0));
+                contact.next_dial = contact.next_dial.min(now + BOOK_YIELD) + rank;
+            }
+            contact.member.known |= from.is_none();
             let keeps = contact.certified || contact.remembered;
             let known = &mut contact.member.addresses;
             let dialable = told.addresses.into_iter().filter(|a| crate::net::is_address(a));
@@ -547,44 +684,16 @@ impl MembershipState {
         }
         for (id, contact) in &mut self.contacts {
             let member = &mut contact.member;
-            if member.state == MemberState::Suspect
-                && contact.suspect_since.is_some_and(|since| now >= since + SUSPECT_FOR)
-            {
-                member.state = MemberState::Down;
-                effects.push(Effect::Transition {
-                    node: *id,
-                    name: member.name.clone(),
-                    to: MemberState::Down,
-                });
-            }
             if member.connected && contact.next_sync.is_some_and(|at| now >= at) {
                 contact.next_sync = Some(now + SYNC_EVERY);
                 effects.push(Effect::Sync { node: *id });
             }
         }
-        self.dial_due(now, DIALS_PER_TICK - dials, effects);
+        dials += self.dial_hints(now, effects);
+        self.dial_due(now, DIALS_PER_TICK.saturating_sub(dials), effects);
         let connected: Vec<NodeId> = connected.into_iter().collect();
         for node in connected {
             self.fetch(node, now, effects);
-        }
-    }
-
-    /// A configured host name has addresses (again): they are dialled one after the other until one answers.
-    fn resolved(&mut self, name: &str, addresses: &[String], now: Instant, effects: &mut Vec<Effect>) {
-        for peer in self.statics.iter_mut().filter(|p| p.address == name) {
-            if addresses.is_empty() {
-                peer.failures = peer.failures.saturating_add(1);
-                peer.next_dial = now + backoff(peer.failures);
-                continue;
-            }
-            peer.resolved = addresses.to_vec();
-            // An unknown node is dialled at one address at a time; each failure moves on to the next.
-            let turn = usize::try_from(peer.failures).unwrap_or(0) % addresses.len();
-            let dialled = match (peer.node, addresses.get(turn)) {
-                (None, Some(next)) => vec![next.clone()],
-                _ => addresses.to_vec(),
-            };
-            effects.push(Effect::Dial { node: peer.node, addresses: dialled });
         }
     }
 
@@ -594,13 +703,14 @@ impl MembershipState {
             .contacts
             .iter()
             .filter(|(_, c)| !c.member.connected && !c.member.addresses.is_empty() && now >= c.next_dial)
+            .filter(|(id, _)| !self.revoked.contains(id))
             .map(|(id, c)| (c.next_dial, *id))
             .collect();
         due.sort_unstable();
         for (_, node) in due.into_iter().take(most) {
             if let Some(contact) = self.contacts.get_mut(&node) {
-                contact.next_dial = now + backoff(contact.failures);
-                effects.push(Effect::Dial { node: Some(node), addresses: contact.member.addresses.clone() });
+                contact.next_dial = now + backoff(contact.failures).max(DIAL_TAKES);
+                effects.push(Effect::Dial { node: Some(node), addresses: contact.to_dial() });
             }
         }
     }
@@ -624,8 +734,7 @@ impl MembershipState {
         }
         let first_dial = if self.me.node < node { now } else { now + DIAL_YIELD };
         Some(self.contacts.entry(node).or_insert_with(|| {
-            let mut member = Member::new(node, name, Role::Worker, Grants::default());
-            member.problem = Some("heard of, not reached yet".to_owned());
+            let member = Member::new(node, name, Role::Worker, Grants::default());
             Contact {
                 member,
                 certified: false,
@@ -633,21 +742,30 @@ impl MembershipState {
                 reached: None,
                 failures: 0,
                 next_dial: first_dial,
-                suspect_since: None,
                 manifest: None,
                 fetch_after: None,
                 next_sync: None,
+                called_again: None,
             }
         }))
     }
 }
 
-fn told<'a>(members: impl Iterator<Item = &'a Member>) -> Vec<MemberAddress> {
+fn told<'a>(members: impl Iterator<Item = &'a Member>, most: usize) -> Vec<MemberAddress> {
     members
-        .filter(|m| !m.addresses.is_empty() && m.state != MemberState::Left)
-        .take(limits::SYNC_MEMBERS)
+        // Those that are gone for good have none; one that was switched off comes back.
+        .filter(|m| !m.addresses.is_empty())
+        .take(most)
         .map(|m| MemberAddress { node: m.node, name: m.name.clone(), addresses: m.addresses.clone() })
         .collect()
+}
+
+/// No session with it is open.
+fn closed(member: &mut Member) {
+    member.connected = false;
+    member.suite = None;
+    member.direct_address = None;
+    member.rtt = None;
 }
 
 fn heard(member: &mut Member, now: Instant, wall: SystemTime) {

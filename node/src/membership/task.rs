@@ -2,44 +2,55 @@
 use std::{
     collections::BTreeMap,
     path::PathBuf,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
     time::Duration,
 };
 
 use futures::{StreamExt, future::BoxFuture, stream::FuturesUnordered};
 use octomesh_protocol::{
-    advert::{Advert, CardsReply, CardsRequest, LoadState, Manifest, Sync},
+    advert::{Advert, CardsReply, CardsRequest, LoadState, Manifest},
     card::ToolCard,
-    id::{CardHash, NodeId, ToolName},
+    id::{CardHash, NodeId, RevocationId, ToolName},
     limits,
-    trust::Role,
+    sync::{Sync, SyncReply, SyncRequest},
+    trust::{CLOCK_TOLERANCE_S, CertificateChain, Role, SecretStamp},
 };
 use octomesh_tools::{
     registry::{Registry, Snapshot},
     sandbox::Sandbox,
 };
 use tokio::{
-    sync::{broadcast, mpsc, watch},
+    sync::{broadcast, mpsc, oneshot, watch},
     time::{Instant, MissedTickBehavior},
 };
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    peers,
+    catching::Catching,
+    exchange, peers,
+    renewals::Renewals,
     state::{Effect, Input, MembershipState},
+    swim::{self, SwimPort, Told},
     view::{Member, MeshView, RemoteTool},
 };
 use crate::{
     app::{clock::Clock, events::NodeEvent},
+    discovery::Hint,
     load::Hardware,
     metrics::NodeMetrics,
-    net::{NetEvent, NetHandle},
+    net::{self, NetEvent, NetHandle},
+    trust::{Trust, TrustHandle},
 };
 
 const TICK: Duration = Duration::from_millis(500);
 /// A name server that does not answer is asked again later.
 const RESOLVE: Duration = Duration::from_secs(5);
 const ADVERT_EVERY: Duration = Duration::from_secs(10);
+/// Other programs asked for their protocols at once: each follows a failed dial, and those are rare for one address.
+const VERSIONS_ASKED: usize = 4;
 /// A changed load is told at most this often.
 const ADVERT_GAP: Duration = Duration::from_secs(1);
 
@@ -52,11 +63,15 @@ pub(crate) struct Membership {
     pub(crate) sandbox: Sandbox,
     /// Addresses given by the owner; when empty, those that the network listens on.
     pub(crate) advertise: Vec<String>,
-    /// Loopback addresses may be told to others: the owner listens on one explicitly.
-    pub(crate) loopback: bool,
+    /// This node's addresses as the machine has them, and who is heard on its networks.
+    pub(crate) discovery: (watch::Receiver<Option<Vec<String>>>, mpsc::Receiver<Hint>),
     pub(crate) static_peers: Vec<String>,
     pub(crate) peers_file: PathBuf,
     pub(crate) net: NetHandle,
+    pub(crate) swim: SwimPort,
+    pub(crate) trust: TrustHandle,
+    pub(crate) renewals: Renewals,
+    pub(crate) commands: mpsc::Receiver<MembershipCommand>,
     pub(crate) events: mpsc::Receiver<NetEvent>,
     pub(crate) registry: Registry,
     pub(crate) load: watch::Receiver<LoadState>,
@@ -66,12 +81,48 @@ pub(crate) struct Membership {
     pub(crate) node_events: broadcast::Sender<NodeEvent>,
 }
 
+/// What the owner asks of membership.
+pub(crate) enum MembershipCommand {
+    /// Takes a member out of sight, unless it is here.
+    Forget { node: NodeId, reply: oneshot::Sender<()> },
+    /// Says good-bye to all members: the node is about to stop.
+    Leave { reply: oneshot::Sender<()> },
+}
+
+/// Commands wait here; they come from a person.
+pub(crate) const COMMANDS: usize = 4;
+
+/// Talks to the task; cheap to clone.
+#[derive(Clone)]
+pub(crate) struct MembershipHandle(pub(crate) mpsc::Sender<MembershipCommand>);
+
+impl MembershipHandle {
+    /// Says good-bye to all members, and waits until that has left this node.
+    pub(crate) async fn leave(&self) {
+        let (reply, done) = oneshot::channel();
+        if self.0.send(MembershipCommand::Leave { reply }).await.is_ok() {
+            // silent-ok: the task has ended, so there is nobody to say it
+            let _ = done.await;
+        }
+    }
+
+    /// Takes a member out of sight, unless it is here. Gives whether the task still runs.
+    pub(crate) async fn forget(&self, node: NodeId) -> bool {
+        let (reply, done) = oneshot::channel();
+        self.0.send(MembershipCommand::Forget { node, reply }).await.is_ok() && done.await.is_ok()
+    }
+}
+
 struct Task {
     facts: Membership,
     state: MembershipState,
     view: watch::Sender<Arc<MeshView>>,
     /// Fetches under way; each ends within the network's own time-outs, and there are at most a few per member.
     fetches: FuturesUnordered<BoxFuture<'static, Vec<Input>>>,
+    /// The certificate that members were told last.
+    shown: Option<CertificateChain>,
+    /// What members were told last of revocations and secret.
+    compared: (Vec<RevocationId>, SecretStamp),
     own_tools: Arc<BTreeMap<ToolName, Arc<RemoteTool>>>,
     manifest: Manifest,
     listening: Vec<String>,
@@ -81,6 +132,8 @@ struct Task {
     /// Address books that were to be written, and the newest that was.
     persists: u64,
     persisted: Arc<Mutex<u64>>,
+    asking: Arc<AtomicUsize>,
+    catching: Catching,
 }
 
 impl Membership {
@@ -92,11 +145,14 @@ impl Membership {
     ) -> (watch::Receiver<Arc<MeshView>>, impl Future<Output = ()> + Send) {
         let state = MembershipState::new(self.me.clone());
         let (view, reader) = watch::channel(Arc::new(state.view()));
+        let own = self.trust.now().chain.clone();
         let mut task = Task {
             facts: self,
             state,
             view,
             fetches: FuturesUnordered::new(),
+            shown: Some(own),
+            compared: (Vec::new(), SecretStamp::FIRST),
             own_tools: Arc::default(),
             manifest: Manifest::default(),
             listening,
@@ -105,7 +161,10 @@ impl Membership {
             told_at: None,
             persists: 0,
             persisted: Arc::default(),
+            asking: Arc::default(),
+            catching: Catching::default(),
         };
+        task.trust_changed();
         task.take_tools();
         task.tell(false);
         let known = peers::read(&task.facts.peers_file);
@@ -120,12 +179,21 @@ impl Task {
     async fn run(mut self, stop: CancellationToken) {
         let mut tools = self.facts.registry.subscribe();
         let mut load = self.facts.load.clone();
+        let mut own = self.facts.discovery.0.clone();
+        let mut trust = self.facts.trust.reader();
         let mut tick = tokio::time::interval(TICK);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             tokio::select! {
                 biased;
                 () = stop.cancelled() => break,
+                changed = trust.changed() => match changed {
+                    Ok(()) => {
+                        trust.mark_unchanged();
+                        self.trust_changed();
+                    }
+                    Err(_) => break,
+                },
                 changed = tools.changed() => match changed {
                     Ok(()) => {
                         tools.mark_unchanged();
@@ -141,17 +209,25 @@ impl Task {
                     }
                     Err(_) => break,
                 },
+                Some(command) = self.facts.commands.recv() => self.command(command).await,
                 Some(inputs) = self.fetches.next(), if !self.fetches.is_empty() => {
                     for input in inputs {
                         self.input(input);
                     }
                 }
+                changed = own.changed() => match changed {
+                    Ok(()) => self.tell(false),
+                    Err(_) => break,
+                },
+                Some(hint) = self.facts.discovery.1.recv() => self.input(Input::Heard(hint)),
+                told = self.facts.swim.next() => self.swim_told(told),
                 event = self.facts.events.recv() => match event {
                     Some(event) => self.network(event),
                     None => break,
                 },
                 _ = tick.tick() => {
                     self.input(Input::Tick);
+                    self.end_expired();
                     if self.told_at.is_none_or(|at| at.elapsed() >= ADVERT_EVERY) {
                         self.tell(true);
                     }
@@ -168,14 +244,44 @@ impl Task {
         }
     }
 
-    fn effect(&mut self, effect: Effect) {
-        match effect {
-            Effect::Dial { node, addresses } => {
-                if !self.facts.net.dial(node, addresses) {
-                    self.facts.metrics.dropped.with_label_values(&["net_commands"]).inc();
-                    tracing::debug!("the network is busy; the dial is retried");
+    async fn command(&mut self, command: MembershipCommand) {
+        // silent-ok: whoever asked does not wait any more
+        match command {
+            MembershipCommand::Forget { node, reply } => {
+                self.input(Input::Forget { node });
+                if self.state.is_gone(node, Instant::now()) {
+                    self.swim(swim::Input::Forget { node });
+                }
+                let _ = reply.send(());
+            }
+            MembershipCommand::Leave { reply } => {
+                self.facts.swim.leave().await;
+                let _ = reply.send(());
+            }
+        }
+    }
+
+    fn swim(&mut self, input: swim::Input) {
+        let told = self.facts.swim.give(input);
+        self.swim_told(told);
+    }
+
+    fn swim_told(&mut self, told: Vec<Told>) {
+        for told in told {
+            match told {
+                Told::State { node, to } => self.input(Input::Liveness { node, to }),
+                Told::Wanted { node } => self.input(Input::Wanted { node }),
+                Told::Heard { node } => {
+                    self.state.heard_directly(node, Instant::now(), self.facts.clock.wall());
                 }
             }
+        }
+    }
+
+    fn effect(&mut self, effect: Effect) {
+        match effect {
+            Effect::Dial { node, addresses } => self.dialled(self.facts.net.dial(node, addresses)),
+            Effect::Try { address } => self.dialled(self.facts.net.try_address(address)),
             Effect::Resolve { name } => self.fetches.push(Box::pin(resolve(name))),
             Effect::FetchManifest { node, hash } => {
                 let net = self.facts.net.clone();
@@ -205,17 +311,9 @@ impl Task {
                 }));
             }
             Effect::Sync { node } => {
-                let Some(bytes) = self.sync_bytes() else { return };
-                let net = self.facts.net.clone();
-                self.fetches.push(Box::pin(async move {
-                    match net.sync(node, bytes).await {
-                        Ok(reply) => synced(node, &reply),
-                        Err(error) => {
-                            tracing::debug!(node = node.short(), %error, "sync failed");
-                            Vec::new()
-                        }
-                    }
-                }));
+                let Some(sync) = self.own_sync() else { return };
+                let (net, trust) = (self.facts.net.clone(), self.facts.trust.clone());
+                self.fetches.push(Box::pin(exchange::compare(net, trust, node, sync)));
             }
             Effect::Persist => {
                 let members = self.state.remembered();
@@ -251,6 +349,13 @@ impl Task {
         }
     }
 
+    fn dialled(&self, taken: bool) {
+        if !taken {
+            self.facts.metrics.dropped.with_label_values(&["net_commands"]).inc();
+            tracing::debug!("the network is busy; the dial is retried");
+        }
+    }
+
     fn network(&mut self, event: NetEvent) {
         match event {
             NetEvent::Listening { address } => {
@@ -260,22 +365,38 @@ impl Task {
                 }
             }
             NetEvent::Connected { node, certificate, address, outbound } => {
-                let certificate = *certificate;
+                self.facts.trust.welcomed(node);
+                let certificate = Arc::new(*certificate);
                 self.input(Input::Connected {
                     node,
-                    name: certificate.name,
+                    name: certificate.name.clone(),
                     role: certificate.role,
-                    grants: certificate.grants,
+                    grants: certificate.grants.clone(),
+                    certificate: Some(certificate),
                     address,
                     outbound,
                 });
+                if !self.facts.trust.now().is_revoked(node) {
+                    self.swim(swim::Input::Connected { node });
+                }
             }
-            NetEvent::Disconnected { node, last, reason } => {
+            NetEvent::Disconnected { node, last, reason, revoked } => {
+                self.told_revoked(revoked.then_some(node));
                 self.input(Input::Disconnected { node, last, reason });
+                if last {
+                    self.swim(swim::Input::Closed { node });
+                }
             }
-            NetEvent::DialFailed { node, address, reason } => {
+            NetEvent::DialFailed { node, address, reason, revoked, refused } => {
+                self.told_revoked(node.filter(|_| revoked));
                 tracing::debug!(node = node.map(|n| n.short()), address, reason, "dial failed");
+                if let Some(address) = address.clone().filter(|_| net::version::is_worth_asking(&reason)) {
+                    self.ask_version(node, address);
+                }
                 self.input(Input::DialFailed { node, address, reason });
+                if let Some(node) = node {
+                    self.swim(swim::Input::DialFailed { node, refused });
+                }
             }
             NetEvent::Refused { address, reason } => {
                 tracing::info!(address, reason, "refused a connection");
@@ -287,23 +408,49 @@ impl Task {
                 self.input(Input::Rtt { node, rtt });
             }
             NetEvent::Advert { origin, bytes } => match Advert::from_bytes(&bytes, origin) {
-                Ok(advert) => self.input(Input::Advert { advert, direct: false }),
+                Ok(advert) => self.advert(advert),
                 Err(error) => tracing::warn!(node = origin.short(), %error, "advert refused"),
             },
             NetEvent::Sync { node, bytes, reply } => {
-                if let Some(own) = self.sync_bytes() {
-                    // silent-ok: the asker does not wait any more
-                    let _ = reply.send(own);
-                }
-                for input in synced(node, &bytes) {
-                    self.input(input);
-                }
+                self.answer_sync(node, &bytes, reply);
             }
             NetEvent::Cards { request, reply } => {
                 // silent-ok: the asker does not wait any more
                 let _ = reply.send(self.answer(request));
             }
         }
+    }
+
+    /// Another program answered: perhaps it is a node of another version.
+    fn ask_version(&mut self, node: Option<NodeId>, address: String) {
+        if self.asking.load(Ordering::Relaxed) >= VERSIONS_ASKED {
+            return;
+        }
+        self.asking.fetch_add(1, Ordering::Relaxed);
+        let asking = Arc::clone(&self.asking);
+        self.fetches.push(Box::pin(async move {
+            let found = net::version::skew(&address).await;
+            asking.fetch_sub(1, Ordering::Relaxed);
+            found.map(|reason| Input::Explained { node, address, reason }).into_iter().collect()
+        }));
+    }
+
+    fn advert(&mut self, advert: Advert) {
+        let (node, order) = (advert.node, (advert.incarnation, advert.seq));
+        self.input(Input::Advert { advert, direct: false });
+        let view = self.view.borrow();
+        let Some(member) = view.get(node) else { return };
+        let Some(advert) = member.advert.as_ref().filter(|a| (a.incarnation, a.seq) == order) else { return };
+        // silent-ok: nobody watches
+        let _ = self.facts.node_events.send(NodeEvent::Advert {
+            node: member.name.to_string(),
+            incarnation: advert.incarnation,
+            seq: advert.seq,
+            running: advert.load.running,
+            queued: advert.load.queued,
+            draining: advert.load.draining,
+            tool_set: advert.tool_set.to_string(),
+        });
     }
 
     fn answer(&self, request: CardsRequest) -> CardsReply {
@@ -405,31 +552,151 @@ impl Task {
         if !self.facts.advertise.is_empty() {
             return self.facts.advertise.iter().take(limits::MEMBER_ADDRESSES).cloned().collect();
         }
-        let mut addresses: Vec<String> = self
-            .listening
-            .iter()
-            .filter(|a| crate::load::is_advertisable(a, self.facts.loopback))
-            .cloned()
-            .collect();
+        if let Some(found) = self.facts.discovery.0.borrow().as_ref() {
+            return found.clone();
+        }
+        // A transport that is not the machine's network.
+        let mut addresses: Vec<String> =
+            self.listening.iter().filter(|a| a.starts_with("memory:")).cloned().collect();
         // The same set in the same order after every restart.
         addresses.sort();
         addresses.truncate(limits::MEMBER_ADDRESSES);
         addresses
     }
 
-    fn sync_bytes(&mut self) -> Option<Vec<u8>> {
+    fn own_sync(&mut self) -> Option<Sync> {
         let advert = self.own_advert()?.to_bytes().ok()?;
-        let mut members = self.state.addresses();
+        let trust = self.facts.trust.now();
+        let mut sync = Sync {
+            advert,
+            members: self.state.addresses(),
+            revocations: trust.revocations.ids(),
+            secret: trust.secrets.stamp,
+        };
         loop {
-            match (Sync { advert: advert.clone(), members: members.clone() }).to_bytes() {
-                Ok(bytes) => return Some(bytes),
+            match SyncRequest::State(sync.clone()).to_bytes() {
+                Ok(_) => return Some(sync),
                 // Very long addresses: tell fewer members.
-                Err(_) if !members.is_empty() => members.truncate(members.len() / 2),
+                Err(_) if !sync.members.is_empty() => sync.members.truncate(sync.members.len() / 2),
                 Err(error) => {
                     tracing::error!(%error, "sync can't be encoded");
                     return None;
                 }
             }
+        }
+    }
+
+    /// Answers a member. What it tells is taken in like an answer of its own.
+    fn answer_sync(&mut self, node: NodeId, bytes: &[u8], reply: oneshot::Sender<Vec<u8>>) {
+        let request = match SyncRequest::from_bytes(bytes) {
+            Ok(request) => request,
+            Err(error) => {
+                tracing::warn!(node = node.short(), %error, "sync refused");
+                return exchange::reply(reply, &SyncReply::Refused);
+            }
+        };
+        let trust = self.facts.trust.clone();
+        // Its session ends in a moment.
+        let showed = self.state.certificate(node);
+        if trust.now().is_revoked(node) || showed.is_some_and(|c| trust.now().check(c).is_err()) {
+            return exchange::reply(reply, &SyncReply::Refused);
+        }
+        match request {
+            SyncRequest::State(theirs) => {
+                let own = self.own_sync().map_or(SyncReply::Refused, SyncReply::State);
+                exchange::reply(reply, &own);
+                for input in exchange::told(node, &theirs) {
+                    self.input(input);
+                }
+                if let Some(theirs) = self.catching.begin(node, theirs) {
+                    let (net, catching) = (self.facts.net.clone(), self.catching.clone());
+                    self.fetches.push(Box::pin(exchange::catch_up_all(net, trust, catching, node, theirs)));
+                }
+            }
+            SyncRequest::Revocations(ids) => exchange::reply(reply, &trust.answer_revocations(&ids)),
+            SyncRequest::Secret => exchange::reply(reply, &trust.answer_secret(node)),
+            SyncRequest::Revoked(revocation) => {
+                self.fetches.push(Box::pin(exchange::heard_out(trust, revocation, reply)));
+            }
+            SyncRequest::Renew(renewal) => {
+                let renewals = self.facts.renewals.clone();
+                self.fetches.push(Box::pin(async move {
+                    exchange::reply(reply, &renewals.ask(node, *renewal).await);
+                    Vec::new()
+                }));
+            }
+            SyncRequest::Shown(chain) => {
+                let taken = exchange::shown(&trust.now(), node, &chain, self.facts.clock.unix());
+                let held = self.state.certificate(node).map_or(0, |held| held.not_before);
+                let taken = taken.filter(|shown| shown.not_before >= held);
+                exchange::reply(reply, if taken.is_some() { &SyncReply::Done } else { &SyncReply::Refused });
+                if let Some(certificate) = taken {
+                    self.input(Input::Shown { certificate: Box::new(certificate) });
+                }
+            }
+            SyncRequest::Leaving => {
+                exchange::reply(reply, &SyncReply::Done);
+                self.input(Input::Left { node });
+                self.swim(swim::Input::Forget { node });
+            }
+            SyncRequest::Certificate(chain) => {
+                self.fetches.push(Box::pin(exchange::certified(trust, node, *chain, reply)));
+            }
+        }
+    }
+
+    /// Everybody with whom there is a session gets this node's new certificate; new sessions begin with it.
+    fn show(&mut self, trust: &Trust) {
+        if let Some(own) = trust.own() {
+            self.input(Input::Shown { certificate: Box::new(own.clone()) });
+        }
+        let view = self.view.borrow().clone();
+        for member in view.members.values().filter(|m| m.connected) {
+            let (net, node, chain) = (self.facts.net.clone(), member.node, trust.chain.clone());
+            self.fetches.push(Box::pin(exchange::show(net, node, chain)));
+        }
+    }
+
+    /// Sessions last for months, certificates need not.
+    fn end_expired(&self) {
+        for node in self.state.expired(self.facts.clock.unix(), CLOCK_TOLERANCE_S) {
+            tracing::warn!(
+                node = node.short(),
+                "the certificate of a member has ended, and so does its session"
+            );
+            if !self.facts.net.expired(node) {
+                self.facts.metrics.dropped.with_label_values(&["net_commands"]).inc();
+            }
+        }
+    }
+
+    fn told_revoked(&self, by: Option<NodeId>) {
+        if by.is_some_and(|by| !self.facts.trust.told_revoked(by)) {
+            self.facts.metrics.dropped.with_label_values(&["trust_commands"]).inc();
+        }
+    }
+
+    /// Revoked nodes go; news go to all members.
+    fn trust_changed(&mut self) {
+        let trust: Arc<Trust> = self.facts.trust.now();
+        if self.shown.as_ref() != Some(&trust.chain) {
+            self.shown = Some(trust.chain.clone());
+            self.show(&trust);
+        }
+        let compared = (trust.revocations.ids(), trust.secrets.stamp);
+        if compared == self.compared {
+            return;
+        }
+        self.compared = compared;
+        let problem = |node| match trust.revocations.of(node) {
+            Some(said) if !said.reason.is_empty() => format!("revoked: {}", said.reason),
+            _ => "revoked".to_owned(),
+        };
+        let revoked = trust.revocations.nodes().map(|node| (node, problem(node))).collect();
+        let nodes: Vec<NodeId> = trust.revocations.nodes().collect();
+        self.input(Input::Trust { revoked });
+        for node in nodes {
+            self.swim(swim::Input::Forget { node });
         }
     }
 }
@@ -466,20 +733,4 @@ fn checked(list: &[Vec<u8>], wanted: &[CardHash]) -> Vec<Arc<RemoteTool>> {
         }
     }
     cards
-}
-
-fn synced(node: NodeId, bytes: &[u8]) -> Vec<Input> {
-    let sync = match Sync::from_bytes(bytes) {
-        Ok(sync) => sync,
-        Err(error) => {
-            tracing::warn!(node = node.short(), %error, "sync refused");
-            return Vec::new();
-        }
-    };
-    let mut inputs = vec![Input::Members { from: Some(node), members: sync.members }];
-    match Advert::from_bytes(&sync.advert, node) {
-        Ok(advert) => inputs.push(Input::Advert { advert, direct: true }),
-        Err(error) => tracing::warn!(node = node.short(), %error, "advert refused"),
-    }
-    inputs
 }

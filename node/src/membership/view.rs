@@ -1,7 +1,7 @@
 //! The mesh as one node sees it at one moment: a snapshot of plain values, made by the membership task and read by everybody
 //! else. A reader never waits and never sees half of a change.
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     sync::Arc,
     time::{Duration, SystemTime},
 };
@@ -10,10 +10,12 @@ use octomesh_protocol::{
     advert::Advert,
     card::ToolCard,
     id::{CardHash, NodeId, NodeName, ToolName},
-    trust::{Grants, Role},
+    trust::{Certificate, Grants, Role},
 };
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
+
+use super::reach::{Reach, Unreached};
 
 /// What is known of a member's health.
 #[derive(
@@ -72,6 +74,8 @@ pub struct Member {
     pub role: Role,
     /// Its grants, from its certificate.
     pub grants: Grants,
+    /// The certificate that it showed last; absent for hearsay.
+    pub certificate: Option<Arc<Certificate>>,
     /// Health.
     pub state: MemberState,
     /// Where it can be dialled, `IP:PORT`.
@@ -98,6 +102,14 @@ pub struct Member {
     pub suite: Option<&'static str>,
     /// What is wrong with it, for people: not heard, heard but not dialled, refused and why.
     pub problem: Option<String>,
+    /// How far it got on the way to it.
+    pub reach: Reach,
+    /// Its certificate was seen now or in an earlier run; others are hearsay.
+    pub known: bool,
+    /// The last dial of it failed, after this node last came back among others.
+    pub tried: bool,
+    /// Revocations were exchanged with it since this node last came back among others.
+    pub exchanged: bool,
 }
 
 impl Member {
@@ -109,6 +121,7 @@ impl Member {
             name,
             role,
             grants,
+            certificate: None,
             state: MemberState::Down,
             addresses: Vec::new(),
             direct_address: None,
@@ -122,7 +135,17 @@ impl Member {
             connected: false,
             suite: None,
             problem: None,
+            reach: Reach::default(),
+            known: false,
+            tried: false,
+            exchanged: false,
         }
+    }
+
+    /// Whether it left for good or was revoked. One that was only stopped is `left` too, but stays known.
+    #[must_use]
+    pub fn is_gone(&self) -> bool {
+        self.state == MemberState::Left && !self.known
     }
 
     /// Its tool of that name, when the card is here.
@@ -146,12 +169,12 @@ pub enum ResolveError {
     /// No member has that name, id or prefix.
     #[error("no node {0:?} in this mesh")]
     UnknownNode(String),
-    /// A prefix of several members.
+    /// A prefix, or the name, of several members.
     #[error("{text:?} could be {}", names.join(" or "))]
     AmbiguousNode {
         /// What was asked for.
         text: String,
-        /// Names of the members that it fits, at most 8.
+        /// Names of the members that it fits, or their ids when they have one name; at most 8.
         names: Vec<String>,
     },
 }
@@ -166,6 +189,10 @@ pub struct MeshView {
     pub me: NodeId,
     /// All members, this node included.
     pub members: BTreeMap<NodeId, Arc<Member>>,
+    /// Addresses that lead to nobody known.
+    pub unreached: Arc<[Unreached]>,
+    /// Nodes that left for good or were forgotten here within a day, and have not come back.
+    pub gone: Arc<BTreeSet<NodeId>>,
     /// Raised with every change.
     pub version: u64,
 }
@@ -174,7 +201,13 @@ impl MeshView {
     /// A mesh of this node alone.
     #[must_use]
     pub fn alone(me: Member) -> Self {
-        Self { me: me.node, members: BTreeMap::from([(me.node, Arc::new(me))]), version: 0 }
+        Self {
+            me: me.node,
+            members: BTreeMap::from([(me.node, Arc::new(me))]),
+            unreached: Arc::default(),
+            gone: Arc::default(),
+            version: 0,
+        }
     }
 
     /// Whether `node` is this node.
@@ -195,12 +228,45 @@ impl MeshView {
         self.members.get(&node)
     }
 
-    /// The member with that name. Names are unique among certificates; of several, one that answers, then one that was ever
-    /// seen: a name that was only told is worth nothing beside it.
+    /// The member with that name; none when several have it (see [`MeshView::named`]).
     #[must_use]
     pub fn by_name(&self, name: &str) -> Option<&Arc<Member>> {
-        let named = self.members.values().filter(|m| m.name.as_str() == name);
-        named.min_by_key(|m| (m.state, m.last_seen.is_none()))
+        self.named(name).ok().flatten()
+    }
+
+    /// The member with that name. Issuers keep names unique, but two of them can't see each other's work at once. A member stands
+    /// before one that was only told, and that before one that has left.
+    ///
+    /// # Errors
+    /// [`ResolveError::AmbiguousNode`] with their ids when several members have it, whether they answer or not.
+    pub fn named(&self, name: &str) -> Result<Option<&Arc<Member>>, ResolveError> {
+        let rank = |m: &Member| match m.state {
+            MemberState::Left => 2,
+            _ if m.state.is_present() || m.known || m.last_seen.is_some() => 0,
+            _ => 1,
+        };
+        let named = || self.members.values().filter(|m| m.name.as_str() == name);
+        let Some(best) = named().map(|m| rank(m)).min() else { return Ok(None) };
+        let found: Vec<_> = named().filter(|m| rank(m) == best).take(AMBIGUOUS_SHOWN).collect();
+        match found.as_slice() {
+            [one] => Ok(Some(*one)),
+            several => Err(ResolveError::AmbiguousNode {
+                text: name.chars().take(80).collect(),
+                names: several.iter().map(|m| m.node.to_string()).collect(),
+            }),
+        }
+    }
+
+    /// Whether this node can know if `caller` was revoked while it was away: it has exchanged revocations with another member; or with
+    /// the caller, and every other member was looked for and not found. Alone with a revoked node nobody can know.
+    #[must_use]
+    pub fn may_trust(&self, caller: NodeId) -> bool {
+        let others = || self.members.values().filter(|m| m.node != caller && m.node != self.me);
+        if others().any(|m| m.exchanged) {
+            return true;
+        }
+        let away = |m: &&Arc<Member>| !m.connected && (m.tried || m.addresses.is_empty());
+        self.get(caller).is_some_and(|m| m.exchanged) && others().filter(|m| m.known).all(|m| away(&m))
     }
 
     /// Members that answer, this node included.
@@ -217,7 +283,7 @@ impl MeshView {
         if text.is_empty() {
             return Err(unknown());
         }
-        if let Some(member) = self.by_name(text) {
+        if let Some(member) = self.named(text)? {
             return Ok(member);
         }
         let fits =
@@ -365,6 +431,30 @@ mod tests {
         (tower.state, tower.last_seen) = (MemberState::Down, Some(SystemTime::UNIX_EPOCH));
         view.members.insert(tower.node, Arc::new(tower));
         assert_eq!(view.by_name("tower").unwrap().node, NodeId::from_bytes([2; 32]), "down, but real");
+    }
+
+    #[test]
+    fn one_name_of_two_members_is_ambiguous() {
+        let mut view = view();
+        let (first, second) = (NodeId::from_bytes([2; 32]), NodeId::from_bytes([7; 32]));
+        let mut twin = member(7, "tower", &[]);
+        for (state, known) in
+            [(MemberState::Alive, false), (MemberState::Suspect, true), (MemberState::Down, true)]
+        {
+            (twin.state, twin.known) = (state, known);
+            view.members.insert(second, Arc::new(twin.clone()));
+            let error = view.resolve("tower").unwrap_err();
+            assert!(
+                matches!(&error, ResolveError::AmbiguousNode { names, .. }
+                if *names == [first.to_string(), second.to_string()]),
+                "{error}"
+            );
+            assert!(view.by_name("tower").is_none());
+            assert_eq!(view.resolve(&second.to_string()).unwrap().node, second);
+        }
+        (twin.state, twin.last_seen) = (MemberState::Left, Some(SystemTime::UNIX_EPOCH));
+        view.members.insert(second, Arc::new(twin));
+        assert_eq!(view.resolve("tower").unwrap().node, first, "the other has left");
     }
 
     #[test]

@@ -10,9 +10,14 @@ use octomesh_protocol::{
     limits,
 };
 
-use super::{codec::WireCodec, inbound::Inbound, secure::Admission};
+use super::{
+    codec::WireCodec,
+    inbound::Inbound,
+    secure::{Admission, Places},
+};
 
 pub(super) const STEP_PROTOCOL: StreamProtocol = StreamProtocol::new("/octomesh/step/1");
+pub(super) const SWIM_PROTOCOL: StreamProtocol = StreamProtocol::new("/octomesh/swim/1");
 const CARDS_PROTOCOL: StreamProtocol = StreamProtocol::new("/octomesh/cards/1");
 const SYNC_PROTOCOL: StreamProtocol = StreamProtocol::new("/octomesh/sync/1");
 /// The only gossip topic.
@@ -21,7 +26,8 @@ pub(super) const ADVERT_TOPIC: &str = "octomesh/advert/1";
 /// Two, because two nodes that dial each other at the same moment end with one connection each way, and a limit of one makes
 /// them close different ones.
 const CONNECTIONS_PER_NODE: u32 = 2;
-const PENDING_OUTBOUND: u32 = 64;
+/// What the dials of two seconds need, [`CONNECT_TIMEOUT`](super::transport), when hundreds of addresses are dead.
+const PENDING_OUTBOUND: u32 = 448;
 /// Up to 64 nodes keep a full mesh; twice that leaves room for simultaneous dials.
 const ESTABLISHED: u32 = 256;
 /// Pings double as the measurement of the round trip and as the detector of a dead connection.
@@ -34,8 +40,8 @@ const EXCHANGES: usize = 32;
 
 type CardsCodec =
     WireCodec<CardsRequest, CardsReply, { limits::CARDS_REQUEST_BYTES }, { limits::CARDS_REPLY_BYTES }>;
-/// Both ways the canonical bytes of [`octomesh_protocol::advert::Sync`], decoded above with its own limits.
-type SyncCodec = WireCodec<Vec<u8>, Vec<u8>, { limits::SYNC_BYTES }, { limits::SYNC_BYTES }>;
+/// The canonical bytes of [`octomesh_protocol::sync`], with a length before them, decoded above with their own limits.
+type SyncCodec = WireCodec<Vec<u8>, Vec<u8>, { limits::SYNC_BYTES + 16 }, { limits::SYNC_REPLY_BYTES + 16 }>;
 
 /// The limits come first: a connection that they deny must not have reached the others.
 #[derive(NetworkBehaviour)]
@@ -46,21 +52,28 @@ pub(super) struct Behaviour {
     pub(super) cards: request_response::Behaviour<CardsCodec>,
     pub(super) sync: request_response::Behaviour<SyncCodec>,
     pub(super) ping: ping::Behaviour,
-    /// Opens step streams.
+    /// Opens step streams and membership streams.
     pub(super) step: libp2p_stream::Behaviour,
     /// Takes those of others.
     pub(super) inbound: Inbound,
+    /// And membership streams.
+    pub(super) swim: Inbound,
 }
 
 impl Behaviour {
     /// # Errors
     /// A sentence from gossipsub when its configuration contradicts itself: a bug of ours.
-    pub(super) fn new(keypair: &Keypair, inbound: Inbound) -> Result<Self, String> {
+    pub(super) fn new(
+        keypair: &Keypair,
+        inbound: Inbound,
+        swim: Inbound,
+        places: Places,
+    ) -> Result<Self, String> {
         let exchange = request_response::Config::default()
             .with_request_timeout(EXCHANGE_TIMEOUT)
             .with_max_concurrent_streams(EXCHANGES);
         Ok(Self {
-            admission: Admission::new(),
+            admission: Admission::new(places),
             limits: connection_limits::Behaviour::new(
                 connection_limits::ConnectionLimits::default()
                     .with_max_pending_outgoing(Some(PENDING_OUTBOUND))
@@ -81,6 +94,7 @@ impl Behaviour {
             ),
             step: libp2p_stream::Behaviour::new(),
             inbound,
+            swim,
         })
     }
 }

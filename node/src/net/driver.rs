@@ -1,6 +1,6 @@
 //! The one task that owns the swarm. It translates: commands in, events out; it decides nothing about membership.
 use std::{
-    collections::HashMap,
+    collections::{BTreeSet, HashMap, VecDeque},
     num::NonZeroU8,
     sync::{Arc, atomic::Ordering},
     time::Duration,
@@ -16,25 +16,36 @@ use libp2p::{
         dial_opts::{DialOpts, PeerCondition},
     },
 };
-use octomesh_protocol::{advert::CardsReply, id::NodeId};
+use octomesh_protocol::{
+    advert::CardsReply, id::NodeId, session::record::CloseReason, sync::SyncRequest, trust::Issuer,
+};
 use tokio::{
-    sync::{mpsc, oneshot},
+    sync::{mpsc, oneshot, watch},
     time::Instant,
 };
 use tokio_util::sync::CancellationToken;
 
 use super::{
     address,
-    behaviour::{ADVERT_TOPIC, Behaviour, BehaviourEvent, STEP_PROTOCOL},
+    behaviour::{ADVERT_TOPIC, Behaviour, BehaviourEvent, STEP_PROTOCOL, SWIM_PROTOCOL},
     event::{NetEvent, SessionReport},
     handle::{NetCommand, NetError, NetHandle, node_id, peer_id},
     inbound::Inbound,
-    refusal,
-    secure::{Security, SessionOpened},
+    refusal::{self, Refusals},
+    secure::{Cause, Diagnosis, Farewell, Lookout, Occupants, Offer, Places, Probe, Security, SessionOpened},
     stream::StepListener,
+    swim::{self, SwimLink, SwimTraffic},
     transport::{self, TransportKind},
 };
-use crate::metrics::NetMetrics;
+use crate::{
+    metrics::NetMetrics,
+    trust::{Trust, TrustReader},
+};
+
+mod ending;
+mod refused;
+
+use ending::Probing;
 
 /// Commands waiting for the driver: a burst of card fetches after a join of many nodes.
 const COMMAND_QUEUE: usize = 256;
@@ -45,6 +56,12 @@ const EVENT_QUEUE: usize = 1024;
 const IDLE_TIMEOUT: Duration = Duration::from_secs(3600);
 /// Sessions announced by the upgrade and not yet established by the swarm.
 pub(crate) const OPENED_QUEUE: usize = 512;
+/// How long a node that was revoked has to hear of it before its sessions end.
+const TELL: Duration = Duration::from_millis(500);
+/// Questions of handshakes whether an identity is in use; each is of a member, and asked anew at its next try.
+const PROBE_QUEUE: usize = 64;
+/// What strangers offered, until their refusal comes a moment later.
+const OFFER_QUEUE: usize = 64;
 /// Failed pings in a row after which a connection counts as dead.
 const PING_FAILURES: u8 = 2;
 
@@ -61,6 +78,8 @@ pub(crate) struct NetConfig {
     /// `IP:PORT` to listen on.
     pub(crate) listen: Vec<String>,
     pub(crate) metrics: NetMetrics,
+    /// Messages dropped, by queue.
+    pub(crate) dropped: prometheus::IntCounterVec,
 }
 
 /// Where the node listens.
@@ -71,6 +90,8 @@ pub(crate) struct Network {
     pub(crate) handle: NetHandle,
     pub(crate) events: mpsc::Receiver<NetEvent>,
     pub(crate) steps: StepListener,
+    pub(crate) swim: SwimLink,
+    pub(crate) swim_traffic: SwimTraffic,
     pub(crate) listening: Listening,
     pub(crate) driver: Driver,
 }
@@ -90,12 +111,21 @@ pub(crate) enum StartError {
 
 /// Binds the listeners and builds the swarm; [`Driver::run`] then drives it.
 pub(crate) async fn start(config: NetConfig) -> Result<Network, StartError> {
+    let trust = config.security.trust();
     let keypair = Keypair::ed25519_from_bytes(*config.seed).map_err(|e| StartError::Setup(e.to_string()))?;
     let local = PeerId::from(keypair.public());
     let (inbound, steps) = Inbound::new(STEP_PROTOCOL);
-    let behaviour = Behaviour::new(&keypair, inbound).map_err(StartError::Setup)?;
+    let (swim_inbound, swim_streams) = Inbound::new(SWIM_PROTOCOL);
+    let places = Places::default();
+    let behaviour =
+        Behaviour::new(&keypair, inbound, swim_inbound, places.clone()).map_err(StartError::Setup)?;
+    let (occupants, known) = watch::channel(Arc::default());
+    let (probes_out, probes) = mpsc::channel(PROBE_QUEUE);
+    config.security.config().look_out(Lookout { occupants: known, probes: probes_out });
+    let (offers_out, offers) = mpsc::channel(OFFER_QUEUE);
+    let (refusals, refused) = Refusals::new();
     let mut swarm = Swarm::new(
-        transport::build(config.transport, config.security, config.plaintext),
+        transport::build(config.transport, config.security, config.plaintext, places, offers_out),
         behaviour,
         local,
         libp2p::swarm::Config::with_tokio_executor()
@@ -104,6 +134,11 @@ pub(crate) async fn start(config: NetConfig) -> Result<Network, StartError> {
     );
     let listening = listen(&mut swarm, &config.listen).await?;
     let control = swarm.behaviour().step.new_control();
+    let (swim, swim_traffic) =
+        swim::link(swim_streams, control.clone(), config.metrics.clone(), config.dropped);
+    let mut trust = trust;
+    // What was revoked before the start counts as well.
+    trust.mark_changed();
     let (commands, inbox) = mpsc::channel(COMMAND_QUEUE);
     let (outbox, events) = mpsc::channel(EVENT_QUEUE);
     let driver = Driver {
@@ -117,12 +152,23 @@ pub(crate) async fn start(config: NetConfig) -> Result<Network, StartError> {
         syncs: HashMap::new(),
         replies: FuturesUnordered::new(),
         failed_pings: HashMap::new(),
+        occupants,
+        probes,
+        probing: HashMap::new(),
+        offers,
+        offered: VecDeque::new(),
+        refusals,
         metrics: config.metrics,
+        trust,
+        leaving: BTreeSet::new(),
+        told: FuturesUnordered::new(),
     };
     Ok(Network {
-        handle: NetHandle { commands, control },
+        handle: NetHandle { commands, control, refusals: refused },
         events,
         steps: StepListener(steps),
+        swim,
+        swim_traffic,
         listening,
         driver,
     })
@@ -178,6 +224,16 @@ async fn listen(swarm: &mut Swarm<Behaviour>, addresses: &[String]) -> Result<Li
     Ok(listening)
 }
 
+/// The revocation for which `certificate` is refused, as a request that tells it.
+fn proof(trust: &Trust, certificate: &octomesh_protocol::trust::Certificate) -> Option<Vec<u8>> {
+    let of_issuer = match certificate.issuer {
+        Issuer::Admin(issuer) => trust.revocations.signed(issuer),
+        Issuer::Root => None,
+    };
+    let signed = trust.revocations.signed(certificate.node).or(of_issuer)?;
+    SyncRequest::Revoked(signed.to_bytes().ok()?).to_bytes().ok()
+}
+
 fn root_cause(error: &dyn std::error::Error) -> String {
     let mut error = error;
     while let Some(source) = error.source() {
@@ -191,6 +247,8 @@ struct Session {
     address: Option<String>,
     since: Instant,
     opened: SessionOpened,
+    /// Another process has its identity now, and this one is being closed.
+    replaced: bool,
 }
 
 enum Reply {
@@ -198,6 +256,11 @@ enum Reply {
     Sync(request_response::ResponseChannel<Vec<u8>>, Vec<u8>),
     /// Whoever should have answered is gone; the exchange times out at the other side.
     None,
+    /// No reply: the time for one.
+    ProbeOver {
+        node: NodeId,
+        request: request_response::OutboundRequestId,
+    },
 }
 
 /// The driver's state. Only [`Driver::run`] touches it.
@@ -212,18 +275,38 @@ pub(crate) struct Driver {
     syncs: HashMap<request_response::OutboundRequestId, oneshot::Sender<Result<Vec<u8>, NetError>>>,
     replies: FuturesUnordered<BoxFuture<'static, Reply>>,
     failed_pings: HashMap<ConnectionId, u8>,
+    occupants: watch::Sender<Arc<Occupants>>,
+    probes: mpsc::Receiver<Probe>,
+    probing: HashMap<NodeId, Probing>,
+    offers: mpsc::Receiver<Offer>,
+    offered: VecDeque<Offer>,
+    refusals: Refusals,
     metrics: NetMetrics,
+    trust: TrustReader,
+    /// Nodes that are being told that they are out.
+    leaving: BTreeSet<NodeId>,
+    told: FuturesUnordered<BoxFuture<'static, NodeId>>,
 }
 
 impl Driver {
     /// Runs until `stop`, or until nobody listens to its events.
     pub(crate) async fn run(mut self, stop: CancellationToken) {
+        let mut trusting = true;
         loop {
             tokio::select! {
                 biased;
                 () = stop.cancelled() => break,
+                changed = self.trust.changed(), if trusting => {
+                    trusting = changed.is_ok();
+                    self.trust_changed();
+                }
+                Some(node) = self.told.next(), if !self.told.is_empty() => {
+                    self.leaving.remove(&node);
+                    self.end_sessions(node, CloseReason::Revoked, "");
+                }
                 // Taken at once, whatever becomes of them: a full channel refuses every further handshake.
                 Some(opened) = self.opened.recv() => self.announce(opened),
+                Some(probe) = self.probes.recv() => self.probe(probe),
                 command = self.inbox.recv() => match command {
                     Some(command) => {
                         if let Some(event) = self.command(command)
@@ -267,7 +350,13 @@ impl Driver {
 
     fn command(&mut self, command: NetCommand) -> Option<NetEvent> {
         match command {
-            NetCommand::Dial { node, addresses } => return self.dial(node, &addresses),
+            NetCommand::Dial { node, addresses } => {
+                // Whoever is looked for there may also come from there.
+                let places = addresses.iter().filter_map(|a| address::to_multiaddr(a));
+                places.for_each(|a| self.swarm.behaviour_mut().admission.know(&a));
+                return self.dial(node, &addresses);
+            }
+            NetCommand::Try { address } => return self.dial(None, &[address]),
             NetCommand::Publish { advert } => {
                 self.metrics.gossip("out", advert.len());
                 // silent-ok: nobody subscribed yet, or a duplicate; the next advert follows in seconds
@@ -291,24 +380,65 @@ impl Driver {
                 }
                 None => drop(reply.send(Err(NetError::Unknown))),
             },
+            NetCommand::Expired { node } => {
+                self.end_sessions(node, CloseReason::Refused, Cause::Expired.into());
+            }
             NetCommand::Sessions { reply } => drop(reply.send(self.report())),
         }
         None
+    }
+
+    /// Whoever may not be here any more is told why, and then its sessions end. Its gossip is dropped at once, also what others pass on.
+    fn trust_changed(&mut self) {
+        let trust = Arc::clone(&self.trust.borrow_and_update());
+        for peer in trust.revocations.nodes().filter_map(peer_id) {
+            self.swarm.behaviour_mut().gossip.blacklist_peer(&peer);
+        }
+        let out: Vec<(NodeId, Option<Vec<u8>>)> = self
+            .sessions
+            .values()
+            .filter(|s| trust.check(&s.opened.certificate).is_err())
+            .map(|s| (s.node, proof(&trust, &s.opened.certificate)))
+            .collect();
+        for (node, proof) in out {
+            if !self.leaving.insert(node) {
+                continue;
+            }
+            let (reply, told) = oneshot::channel();
+            if let (Some(peer), Some(bytes)) = (peer_id(node), proof) {
+                let id = self.swarm.behaviour_mut().sync.send_request(&peer, bytes);
+                self.syncs.insert(id, reply);
+            }
+            self.told.push(Box::pin(async move {
+                // silent-ok: heard or not, its sessions end now
+                let _ = tokio::time::timeout(TELL, told).await;
+                node
+            }));
+        }
+    }
+
+    /// Ends all sessions with a node that is out.
+    fn end_sessions(&mut self, node: NodeId, reason: CloseReason, detail: &str) {
+        let of_node = self.sessions.iter().filter(|(_, s)| s.node == node).map(|(id, _)| *id);
+        for connection in of_node.collect::<Vec<_>>() {
+            self.end(connection, reason, detail);
+        }
     }
 
     /// The event is that of a dial that fails before it begins.
     fn dial(&mut self, node: Option<NodeId>, addresses: &[String]) -> Option<NetEvent> {
         let first = addresses.first().cloned();
         let addresses: Vec<_> = addresses.iter().filter_map(|a| address::to_multiaddr(a)).collect();
-        // Whoever is looked for there may also come from there.
-        addresses.iter().for_each(|a| self.swarm.behaviour_mut().admission.know(a));
+        // From a port of its own. Two nodes that dialled each other from the ports that they listen on would at times meet in one TCP
+        // connection (simultaneous open), in which both are the dialer; a firewall before one of them makes that the rule.
         let options = match node.and_then(peer_id) {
             Some(peer) => DialOpts::peer_id(peer)
                 .addresses(addresses)
                 .condition(PeerCondition::DisconnectedAndNotDialing)
+                .allocate_new_port()
                 .build(),
             None => match addresses.into_iter().next() {
-                Some(address) => DialOpts::unknown_peer_id().address(address).build(),
+                Some(address) => DialOpts::unknown_peer_id().address(address).allocate_new_port().build(),
                 None => return None,
             },
         };
@@ -317,8 +447,8 @@ impl Driver {
             // It is connected, or being dialled.
             Err(DialError::DialPeerConditionFalse(_)) => None,
             Err(error) => {
-                let reason = refusal::of_dial(&error);
-                Some(NetEvent::DialFailed { node, address: first, reason })
+                let reason = refusal::of_dial(&error).message;
+                Some(NetEvent::DialFailed { node, address: first, reason, revoked: false, refused: false })
             }
         }
     }
@@ -334,6 +464,9 @@ impl Driver {
                 bytes_in: s.opened.bytes_in.load(Ordering::Relaxed),
                 bytes_out: s.opened.bytes_out.load(Ordering::Relaxed),
                 rekeys: s.opened.rekeys.load(Ordering::Relaxed),
+                certificate_name: s.opened.certificate.name.clone(),
+                role: s.opened.certificate.role,
+                certificate_expires: s.opened.certificate.not_after,
             })
             .collect()
     }
@@ -348,6 +481,7 @@ impl Driver {
                 let _ = self.swarm.behaviour_mut().sync.send_response(channel, bytes);
             }
             Reply::None => {}
+            Reply::ProbeOver { node, request } => self.probe_over(node, request),
         }
     }
 
@@ -360,31 +494,22 @@ impl Driver {
             SwarmEvent::ConnectionEstablished { peer_id, connection_id, endpoint, .. } => {
                 self.established(&peer_id, connection_id, endpoint.is_dialer(), endpoint.get_remote_address())
             }
-            SwarmEvent::ConnectionClosed { peer_id, connection_id, num_established, cause, .. } => {
-                self.sessions.remove(&connection_id);
-                self.failed_pings.remove(&connection_id);
-                self.metrics.open_sessions(self.sessions.len());
-                Some(NetEvent::Disconnected {
-                    node: node_id(&peer_id)?,
-                    last: num_established == 0,
-                    reason: cause.map_or_else(|| "closed".to_owned(), |c| root_cause(&c)),
-                })
+            SwarmEvent::ConnectionClosed { peer_id, connection_id, cause, .. } => {
+                self.closed(&peer_id, connection_id, cause)
             }
             SwarmEvent::OutgoingConnectionError { peer_id, error, .. } => {
-                self.metrics.handshake_failed("out");
                 let address = match &error {
                     DialError::Transport(tried) => {
                         tried.first().and_then(|(a, _)| address::from_multiaddr(a))
                     }
                     _ => None,
                 };
-                let reason = refusal::of_dial(&error);
-                Some(NetEvent::DialFailed { node: peer_id.as_ref().and_then(node_id), address, reason })
+                let node = peer_id.as_ref().and_then(node_id);
+                let refused = refusal::nobody_listens(&error);
+                Some(self.dial_failed(node, address, refusal::of_dial(&error), refused))
             }
             SwarmEvent::IncomingConnectionError { send_back_addr, error, .. } => {
-                let reason = refusal::of_inbound(&error)?;
-                self.metrics.handshake_failed("in");
-                Some(NetEvent::Refused { address: address::from_multiaddr(&send_back_addr), reason })
+                self.inbound_failed(&send_back_addr, refusal::of_inbound(&error)?)
             }
             SwarmEvent::ListenerError { error, .. } => {
                 tracing::warn!(%error, "a listener had an error and goes on");
@@ -427,11 +552,24 @@ impl Driver {
             self.swarm.close_connection(connection);
             return None;
         };
-        self.metrics.handshake_ok(if outbound { "out" } else { "in" }, opened.handshake);
+        // Revoked after its certificate was checked.
+        if self.trust.borrow().check(&opened.certificate).is_err() {
+            // silent-ok: nobody else ends a session that the driver has not taken in
+            let _ = opened.farewell.set(Farewell::new(CloseReason::Revoked, ""));
+            self.swarm.close_connection(connection);
+            return None;
+        }
         let address = address::from_multiaddr(remote);
+        if let Some(occupant) = self.occupant(node, opened.process) {
+            self.came_second(connection, opened, address.as_deref(), occupant);
+            return None;
+        }
+        self.metrics.handshake_ok(if outbound { "out" } else { "in" }, opened.handshake);
         let certificate = Box::new(opened.certificate.clone());
-        let session = Session { node, address: address.clone(), since: Instant::now(), opened };
+        let session =
+            Session { node, address: address.clone(), since: Instant::now(), opened, replaced: false };
         self.sessions.insert(connection, session);
+        self.publish_occupants();
         self.metrics.open_sessions(self.sessions.len());
         Some(NetEvent::Connected { node, certificate, address, outbound })
     }
@@ -446,6 +584,7 @@ impl Driver {
             BehaviourEvent::Ping(event) => match event.result {
                 Ok(rtt) => {
                     self.failed_pings.remove(&event.connection);
+                    self.answered_ping(event.connection);
                     Some(NetEvent::Rtt { node: node_id(&event.peer)?, rtt })
                 }
                 Err(error) => {
@@ -453,7 +592,7 @@ impl Driver {
                     *failures = failures.saturating_add(1);
                     if *failures >= PING_FAILURES {
                         tracing::info!(peer = %event.peer, %error, "connection answers no ping; closed");
-                        self.swarm.close_connection(event.connection);
+                        self.end(event.connection, CloseReason::Done, "");
                     }
                     None
                 }
@@ -461,7 +600,9 @@ impl Driver {
             BehaviourEvent::Cards(event) => self.cards_event(event),
             BehaviourEvent::Sync(event) => self.sync_event(event),
             BehaviourEvent::Gossip(_) | BehaviourEvent::Step(()) => None,
-            BehaviourEvent::Limits(never) | BehaviourEvent::Inbound(never) => match never {},
+            BehaviourEvent::Limits(never) | BehaviourEvent::Inbound(never) | BehaviourEvent::Swim(never) => {
+                match never {}
+            }
         }
     }
 
@@ -477,6 +618,11 @@ impl Driver {
                     answer.await.map_or(Reply::None, |cards| Reply::Cards(channel, cards))
                 }));
                 Some(NetEvent::Cards { request, reply })
+            }
+            Event::Message { message: Message::Response { request_id, .. }, .. }
+                if self.probe_answered(request_id) =>
+            {
+                None
             }
             Event::Message { message: Message::Response { request_id, response }, .. } => {
                 if let Some(waiting) = self.cards.remove(&request_id) {

@@ -3,8 +3,8 @@ use std::time::Duration;
 
 use octomesh_protocol::{
     advert::{CardsReply, CardsRequest},
-    id::NodeId,
-    trust::Certificate,
+    id::{NodeId, NodeName},
+    trust::{Certificate, Role},
 };
 use tokio::sync::oneshot;
 
@@ -15,10 +15,10 @@ pub(crate) enum NetEvent {
     Listening { address: String },
     /// A session is open; its certificate was checked in the handshake.
     Connected { node: NodeId, certificate: Box<Certificate>, address: Option<String>, outbound: bool },
-    /// A session ended; `last` when no other is open to this node.
-    Disconnected { node: NodeId, last: bool, reason: String },
-    /// A dial failed.
-    DialFailed { node: Option<NodeId>, address: Option<String>, reason: String },
+    /// A session ended; `last` when no other is open to this node. `revoked`: the other side says that this node is.
+    Disconnected { node: NodeId, last: bool, reason: String, revoked: bool },
+    /// A dial failed. `revoked`: the other side says that this node is. `refused`: nobody listens at its port.
+    DialFailed { node: Option<NodeId>, address: Option<String>, reason: String, revoked: bool, refused: bool },
     /// Somebody who dialled us was refused.
     Refused { address: Option<String>, reason: String },
     /// A measured round trip.
@@ -41,4 +41,9 @@ pub(crate) struct SessionReport {
     pub(crate) bytes_in: u64,
     pub(crate) bytes_out: u64,
     pub(crate) rekeys: u64,
+    /// From the certificate of the handshake.
+    pub(crate) certificate_name: NodeName,
+    pub(crate) role: Role,
+    /// Unix seconds.
+    pub(crate) certificate_expires: u64,
 }

@@ -1,14 +1,14 @@
 //! The handle that every room above holds.
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use libp2p::PeerId;
 use octomesh_protocol::{
     advert::{CardsReply, CardsRequest},
     id::NodeId,
 };
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
 
-use super::{behaviour::STEP_PROTOCOL, event::SessionReport, stream::ByteStream};
+use super::{behaviour::STEP_PROTOCOL, event::SessionReport, refusal::RefusalReport, stream::ByteStream};
 
 /// Opening a stream takes two round trips of multistream; a peer that needs longer is as good as gone.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(3);
@@ -37,11 +37,34 @@ pub(crate) enum NetError {
 
 /// Commands to the driver.
 pub(super) enum NetCommand {
-    Dial { node: Option<NodeId>, addresses: Vec<String> },
-    Publish { advert: Vec<u8> },
-    Cards { node: NodeId, request: CardsRequest, reply: oneshot::Sender<Result<CardsReply, NetError>> },
-    Sync { node: NodeId, bytes: Vec<u8>, reply: oneshot::Sender<Result<Vec<u8>, NetError>> },
-    Sessions { reply: oneshot::Sender<Vec<SessionReport>> },
+    Dial {
+        node: Option<NodeId>,
+        addresses: Vec<String>,
+    },
+    /// An address that anybody may have named: a dial like others, but it makes nobody welcome.
+    Try {
+        address: String,
+    },
+    Publish {
+        advert: Vec<u8>,
+    },
+    Cards {
+        node: NodeId,
+        request: CardsRequest,
+        reply: oneshot::Sender<Result<CardsReply, NetError>>,
+    },
+    Sync {
+        node: NodeId,
+        bytes: Vec<u8>,
+        reply: oneshot::Sender<Result<Vec<u8>, NetError>>,
+    },
+    /// The certificate of a connected node has ended.
+    Expired {
+        node: NodeId,
+    },
+    Sessions {
+        reply: oneshot::Sender<Vec<SessionReport>>,
+    },
 }
 
 /// Sends commands to the driver; cheap to clone.
@@ -49,6 +72,7 @@ pub(super) enum NetCommand {
 pub(crate) struct NetHandle {
     pub(super) commands: mpsc::Sender<NetCommand>,
     pub(super) control: libp2p_stream::Control,
+    pub(super) refusals: watch::Receiver<Arc<Vec<RefusalReport>>>,
 }
 
 impl NetHandle {
@@ -58,9 +82,20 @@ impl NetHandle {
         self.commands.try_send(NetCommand::Dial { node, addresses }).is_ok()
     }
 
+    /// Dials an address that was heard on the network, to learn who is there. As [`NetHandle::dial`], but whoever comes from there is
+    /// still a stranger: anybody can announce an address.
+    pub(crate) fn try_address(&self, address: String) -> bool {
+        self.commands.try_send(NetCommand::Try { address }).is_ok()
+    }
+
     /// Gossips an advert. Gives whether the driver took it; the next one comes in seconds.
     pub(crate) fn publish(&self, advert: Vec<u8>) -> bool {
         self.commands.try_send(NetCommand::Publish { advert }).is_ok()
+    }
+
+    /// Ends the sessions with a node whose certificate has ended, and says so. Gives whether the driver took the command.
+    pub(crate) fn expired(&self, node: NodeId) -> bool {
+        self.commands.try_send(NetCommand::Expired { node }).is_ok()
     }
 
     /// Fetches a manifest or cards.
@@ -76,6 +111,11 @@ impl NetHandle {
     /// All open sessions.
     pub(crate) async fn sessions(&self) -> Result<Vec<SessionReport>, NetError> {
         self.ask(|reply| NetCommand::Sessions { reply }).await
+    }
+
+    /// Whom this node refused lately, and who refused it.
+    pub(crate) fn refusals(&self) -> Arc<Vec<RefusalReport>> {
+        Arc::clone(&self.refusals.borrow())
     }
 
     async fn ask<T>(&self, command: impl FnOnce(oneshot::Sender<T>) -> NetCommand) -> Result<T, NetError> {

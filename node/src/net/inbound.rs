@@ -1,4 +1,4 @@
-//! Step streams that other nodes open. They wait in one bounded queue: a burst of a hundred calls is ordinary here, and a
+//! Streams that other nodes open, for steps and for membership. They wait in one bounded queue: a burst of a hundred calls is ordinary here, and a
 //! stream that were dropped for want of a reader would look to its caller like a lost node.
 use std::{
     convert::Infallible,
@@ -115,7 +115,7 @@ impl ConnectionHandler for Handler {
             event
             && self.streams.try_send((self.peer, stream)).is_err()
         {
-            tracing::warn!(peer = %self.peer, "more step streams than can wait; one was closed");
+            tracing::warn!(peer = %self.peer, "more streams than can wait; one was closed");
         }
     }
 }

@@ -19,8 +19,8 @@ use octomesh_protocol::{
         secret::{OneTimeSecret, PreSharedKey},
     },
     trust::{
-        CLOCK_TOLERANCE_S, CertificateError, IdentityError, NodeIdentity, PublicKeys, Side, Ticket,
-        TicketError, TicketId, VerifiedLinks, identity_payload,
+        CLOCK_TOLERANCE_S, CertificateError, IdentityError, NodeIdentity, PublicKeys, Side, Ticket, TicketId,
+        VerifiedLinks, identity_payload,
     },
 };
 use tokio::{
@@ -61,6 +61,8 @@ pub(crate) struct JoinAsk {
     pub(crate) keys: PublicKeys,
     /// The name it would like.
     pub(crate) name: NodeName,
+    /// Its clock, in unix seconds.
+    pub(crate) unix_time: u64,
     /// Where the answer goes. Dropped, the joiner is told that nobody could issue.
     pub(crate) answer: oneshot::Sender<JoinAnswer>,
 }
@@ -84,12 +86,20 @@ impl JoinService {
         T: AsyncRead + AsyncWrite + Unpin,
     {
         match self.exchange(config, &mut io).await {
-            Ok(request) => SecureError::JoinServed { node: request.node(), name: request.name },
+            Ok((request, None)) => SecureError::JoinServed { node: request.node(), name: request.name },
+            Ok((request, Some(why))) => {
+                SecureError::JoinRefused { node: request.node(), name: request.name, why }
+            }
             Err(error) => error,
         }
     }
 
-    async fn exchange<T>(&self, config: &SecureConfig, io: &mut T) -> Result<JoinRequest, SecureError>
+    /// Who asked, and why it was refused, if it was.
+    async fn exchange<T>(
+        &self,
+        config: &SecureConfig,
+        io: &mut T,
+    ) -> Result<(JoinRequest, Option<String>), SecureError>
     where
         T: AsyncRead + AsyncWrite + Unpin,
     {
@@ -101,7 +111,11 @@ impl JoinService {
         // does not come, the joiner asks again and gets the same answer.
         let _ = timeout(FAREWELL, io.take(64).read_to_end(&mut Vec::new())).await;
         io.close().await.ok();
-        Ok(request)
+        let refused = match answer {
+            JoinAnswer::Granted(_) => None,
+            JoinAnswer::Refused { reason, detail } => Some(refusal(reason, &detail)),
+        };
+        Ok((request, refused))
     }
 
     async fn handshake<T>(
@@ -143,7 +157,8 @@ impl JoinService {
     async fn ask(&self, ticket: TicketId, request: &JoinRequest) -> JoinAnswer {
         let unavailable = || JoinAnswer::Refused { reason: JoinRefusal::Unavailable, detail: String::new() };
         let (answer, answered) = oneshot::channel();
-        let ask = JoinAsk { ticket, keys: request.keys.clone(), name: request.name.clone(), answer };
+        let JoinRequest { keys, name, unix_time } = request.clone();
+        let ask = JoinAsk { ticket, keys, name, unix_time, answer };
         if self.asks.try_send(ask).is_err() {
             return unavailable();
         }
@@ -171,14 +186,26 @@ where
     Ok(())
 }
 
+/// A refusal for people, on both sides.
+fn refusal(reason: JoinRefusal, detail: &str) -> String {
+    let between = if detail.is_empty() { "" } else { ": " };
+    format!("{}{between}{detail}", reason.advice())
+}
+
+/// A granted request.
+#[derive(Debug)]
+pub(crate) struct Joined {
+    /// What was granted.
+    pub(crate) grant: JoinGrant,
+    /// The issuer's clock, in unix seconds, when it answered.
+    pub(crate) issuer_time: u64,
+}
+
 /// Why a machine could not join.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr)]
 #[strum(serialize_all = "snake_case")]
 #[non_exhaustive]
 pub(crate) enum JoinError {
-    /// The ticket is no good by this machine's clock.
-    #[error(transparent)]
-    Ticket(#[from] TicketError),
     /// Something answers there, but not an issuer.
     #[error("the program at that address takes no tickets: is it the node that made this one?")]
     NotAnIssuer,
@@ -202,7 +229,7 @@ pub(crate) enum JoinError {
         got: NodeId,
     },
     /// The issuer said no.
-    #[error("{}{}{detail}", reason.advice(), if detail.is_empty() { "" } else { ": " })]
+    #[error("{}", refusal(*reason, detail))]
     Refused {
         /// Why.
         reason: JoinRefusal,
@@ -247,6 +274,8 @@ impl From<NegotiationError> for JoinError {
 /// Redeems `ticket` over a fresh connection to its issuer, as `identity`, under `name`. What is granted was checked: the chain
 /// holds in the ticket's mesh and is for this key and the ticket's role; the issuer may have chosen another name.
 ///
+/// Whether the ticket's time is over is for the issuer to say, by the clock that its end was made with.
+///
 /// # Errors
 /// [`JoinError`].
 pub(crate) async fn join_over<T>(
@@ -255,11 +284,10 @@ pub(crate) async fn join_over<T>(
     identity: &NodeIdentity,
     name: &NodeName,
     clock: &dyn Clock,
-) -> Result<JoinGrant, JoinError>
+) -> Result<Joined, JoinError>
 where
     T: AsyncRead + AsyncWrite + Unpin,
 {
-    ticket.check_time(clock.unix())?;
     timeout(JOIN, exchange(io, ticket, identity, name, clock)).await.map_err(|_| JoinError::Timeout)?
 }
 
@@ -269,17 +297,20 @@ async fn exchange<T>(
     identity: &NodeIdentity,
     name: &NodeName,
     clock: &dyn Clock,
-) -> Result<JoinGrant, JoinError>
+) -> Result<Joined, JoinError>
 where
     T: AsyncRead + AsyncWrite + Unpin,
 {
     let (_, mut io) = dialer_select_proto(io, [join::PROTOCOL], Version::V1).await?;
-    let split = handshake(&mut io, ticket, identity, name, clock).await?;
+    let Shaken { split, issuer_time, doubt } = handshake(&mut io, ticket, identity, name, clock).await?;
     let answer = receive_answer(&mut io, &split).await?;
     // Tells the issuer that the answer is here; if it does not arrive, the issuer only waits a little longer.
     if let Ok(farewell) = Sealer::new(&split.send, RecordLimits::default()).close(CloseReason::Done) {
         io.write_all(&farewell).await.ok();
         io.close().await.ok();
+    }
+    if let Some(doubt) = doubt {
+        return Err(doubt.into());
     }
     let grant = match answer {
         JoinAnswer::Granted(grant) => grant,
@@ -289,7 +320,16 @@ where
     if certificate.keys() != *identity.public() || certificate.role != ticket.role {
         return Err(JoinError::OtherCertificate);
     }
-    Ok(grant)
+    Ok(Joined { grant, issuer_time })
+}
+
+/// A handshake with the issuer.
+struct Shaken {
+    split: Split,
+    issuer_time: u64,
+    /// The issuer's certificate does not hold by this machine's clock, only by its own. It is told who asked, so that its owner
+    /// learns of the clocks, too; nothing that it grants is taken.
+    doubt: Option<IdentityError>,
 }
 
 async fn handshake<T>(
@@ -298,7 +338,7 @@ async fn handshake<T>(
     identity: &NodeIdentity,
     name: &NodeName,
     clock: &dyn Clock,
-) -> Result<Split, JoinError>
+) -> Result<Shaken, JoinError>
 where
     T: AsyncRead + AsyncWrite + Unpin,
 {
@@ -318,22 +358,32 @@ where
         },
     )?;
     let (state, received) = state.read(&second)?;
-    let issuer = identity_payload::verify(
-        &received.payload,
-        Side::Responder,
-        received.transcript,
-        ticket.mesh,
-        clock.unix(),
-        CLOCK_TOLERANCE_S,
-        &VerifiedLinks::new(),
-    )?;
+    let (now, links) = (clock.unix(), VerifiedLinks::new());
+    let check = |now| {
+        let (payload, side) = (&received.payload, Side::Responder);
+        identity_payload::verify(
+            payload,
+            side,
+            received.transcript,
+            ticket.mesh,
+            now,
+            CLOCK_TOLERANCE_S,
+            &links,
+        )
+    };
+    let (issuer, doubt) = match check(now) {
+        Ok(issuer) => (issuer, None),
+        Err(doubt @ IdentityError::Clock { theirs, .. }) => (check(theirs)?, Some(doubt)),
+        Err(refused) => return Err(refused.into()),
+    };
     if issuer.node != ticket.issuer {
         return Err(JoinError::OtherIssuer { wanted: ticket.issuer, got: issuer.node });
     }
-    let (third, split) = state
-        .write(|transcript| JoinRequest::build(identity, name, transcript).map_err(JoinError::Request))?;
+    let (third, split) = state.write(|transcript| {
+        JoinRequest::build(identity, name, now, transcript).map_err(JoinError::Request)
+    })?;
     message::send(io, &third).await?;
-    Ok(split)
+    Ok(Shaken { split, issuer_time: issuer.unix_time, doubt })
 }
 
 async fn receive_answer<T>(io: &mut T, split: &Split) -> Result<JoinAnswer, JoinError>

@@ -10,6 +10,12 @@ impl NetMetrics {
         self.gossip_bytes.with_label_values(&[direction, "advert"]).inc_by(bytes as u64);
     }
 
+    /// A membership message.
+    pub(super) fn swim(&self, direction: &str, bytes: usize) {
+        self.gossip_messages.with_label_values(&[direction, "swim"]).inc();
+        self.gossip_bytes.with_label_values(&[direction, "swim"]).inc_by(bytes as u64);
+    }
+
     pub(super) fn open_sessions(&self, open: usize) {
         self.sessions.with_label_values(&[SUITE]).set(i64::try_from(open).unwrap_or(i64::MAX));
     }
@@ -19,7 +25,8 @@ impl NetMetrics {
         self.handshake_seconds.observe(took.as_secs_f64());
     }
 
-    pub(super) fn handshake_failed(&self, direction: &str) {
-        self.handshakes.with_label_values(&[direction, "failed"]).inc();
+    /// `result` is one of the causes: a fixed set.
+    pub(super) fn handshake_failed(&self, direction: &str, result: &'static str) {
+        self.handshakes.with_label_values(&[direction, result]).inc();
     }
 }

@@ -4,6 +4,8 @@
 
 mod address;
 mod behaviour;
+#[cfg(feature = "bench-sessions")]
+pub(crate) mod bench;
 mod codec;
 mod driver;
 mod event;
@@ -16,19 +18,27 @@ mod plaintext;
 mod refusal;
 pub(crate) mod secure;
 mod stream;
+mod swim;
 #[cfg(test)]
 pub(crate) mod tests;
 mod transport;
+pub(crate) mod version;
+mod zone;
 
-pub(crate) use driver::{NetConfig, OPENED_QUEUE, StartError, check_free, start};
+pub(crate) use driver::{NetConfig, Network, OPENED_QUEUE, StartError, check_free, start};
 pub(crate) use event::{NetEvent, SessionReport};
-pub(crate) use handle::NetHandle;
+pub(crate) use handle::{NetError, NetHandle};
+pub(crate) use refusal::RefusalReport;
 pub(crate) use stream::{FrameReader, FrameWriter, StepListener, StreamError};
+pub(crate) use swim::{SwimLink, SwimTraffic};
 pub(crate) use transport::TransportKind;
 
-/// Whether `text` is an address that can be dialled, `IP:PORT`.
+use refusal::printable;
+
+/// Whether `text` is an address that can be dialled from any machine, `IP:PORT`: one with a zone can be from this one only.
 pub(crate) fn is_address(text: &str) -> bool {
-    address::to_multiaddr(text).is_some()
+    let zoned = text.parse().is_ok_and(|address| address::zone(&address).is_some());
+    !zoned && address::to_multiaddr(text).is_some()
 }
 
 /// A log filter with what libp2p says of itself at `info` left out, unless the filter asks for it by name.

@@ -5,7 +5,10 @@
 use std::{
     fmt, io, iter, option,
     pin::Pin,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{
+        Arc, Mutex, OnceLock, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
     time::Duration,
 };
 
@@ -23,14 +26,14 @@ use octomesh_protocol::{
         self,
         handshake::{
             AwaitHello, HandshakeError, Initiator, InitiatorRandom, MESSAGE_1_BYTES, MESSAGE_2_OVERHEAD,
-            MESSAGE_3_OVERHEAD, Params, ResponderRandom, Split, StaticKey,
+            MESSAGE_3_OVERHEAD, Params, ResponderRandom, SendResponse, Split, StaticKey,
         },
         record::RecordLimits,
         rekey::Session,
         secret::{MeshSecret, PreSharedKey},
     },
     trust::{
-        CLOCK_TOLERANCE_S, Certificate, CertificateChain, IdentityError, NodeIdentity, Side, VerifiedLinks,
+        CLOCK_TOLERANCE_S, Certificate, IdentityError, NodeIdentity, RevokedError, Side, VerifiedLinks,
         VerifiedPeer, identity_payload,
     },
 };
@@ -44,14 +47,26 @@ use zeroize::Zeroizing;
 use crate::{
     app::clock::{Clock, EntropyError},
     net::join::JoinService,
+    trust::{Trust, TrustReader},
 };
 
 mod admission;
+mod diagnosis;
+mod farewell;
 pub(super) mod message;
+mod occupancy;
+mod offer;
+mod place;
 mod stream;
 
 use admission::Replays;
 pub(super) use admission::{Admission, Crowded};
+pub(crate) use diagnosis::{Cause, Diagnosis, diagnose};
+pub(crate) use farewell::Farewell;
+pub(super) use occupancy::{Lookout, Occupants, PROBE, Probe};
+pub(crate) use occupancy::{Occupant, ProcessKey};
+pub(super) use offer::{Heard, Offer};
+pub(super) use place::Places;
 pub(crate) use stream::SecureStream;
 pub(super) use stream::Traffic;
 
@@ -70,6 +85,10 @@ pub(crate) struct SessionOpened {
     pub(crate) peer: NodeId,
     /// What it may be.
     pub(crate) certificate: Certificate,
+    /// Which of its processes.
+    pub(crate) process: ProcessKey,
+    /// Set once to end the session with this; see [`stream`].
+    pub(crate) farewell: Arc<OnceLock<Farewell>>,
     /// Whether this side dialled.
     pub(crate) outbound: bool,
     /// Bytes received, ciphertext and all.
@@ -117,9 +136,20 @@ pub(crate) enum SecureError {
     /// The peer is no member.
     #[error("the other side's identity is refused: {0}")]
     Identity(#[from] IdentityError),
+    /// The peer was a member, or the admin that issued its certificate was.
+    #[error("refused: {0}")]
+    Revoked(#[from] RevokedError),
     /// The own address was dialled.
     #[error("connected to this node itself")]
     SelfDial,
+    /// Another process with the same identity has a session, or is this one.
+    #[error(
+        "identity_in_use: {0} has this identity already, and answers; a copy of its home tries to connect"
+    )]
+    IdentityInUse(Occupant),
+    /// The other side said why it ends what was to become a session.
+    #[error("{0}")]
+    RefusedByPeer(Farewell),
     /// The peer was too slow.
     #[error("handshake took longer than {} s", HANDSHAKE.as_secs())]
     Timeout,
@@ -133,12 +163,22 @@ pub(crate) enum SecureError {
     #[error(transparent)]
     Entropy(#[from] EntropyError),
     /// A machine with a ticket was answered; such a connection ends here.
-    #[error("{name} ({}) joined or was refused with a reason; this connection is done", node.short())]
+    #[error("{name} ({}) joined; this connection is done", node.short())]
     JoinServed {
         /// Who asked.
         node: NodeId,
         /// The name it asked for.
         name: NodeName,
+    },
+    /// A machine with a ticket was told why not.
+    #[error("{name} ({}) could not join: {why}", node.short())]
+    JoinRefused {
+        /// Who asked.
+        node: NodeId,
+        /// The name it asked for.
+        name: NodeName,
+        /// What it was told.
+        why: String,
     },
     /// A machine with a ticket that is not open here.
     #[error("a machine tried to join with a ticket that is not open here")]
@@ -162,36 +202,16 @@ impl From<io::Error> for SecureError {
     }
 }
 
-/// What a failed dial or an incoming connection's failure means, for a person: the innermost error that this module made, or
-/// that a peer speaks none of its protocols.
-pub(crate) fn explain(error: &(dyn std::error::Error + 'static)) -> String {
-    let mut innermost = error;
-    loop {
-        if let Some(secure) = innermost.downcast_ref::<SecureError>() {
-            return secure.to_string();
-        }
-        match innermost.downcast_ref::<NegotiationError>() {
-            Some(NegotiationError::Failed) => return SecureError::ClassicalOnly.to_string(),
-            Some(NegotiationError::ProtocolError(cause)) => {
-                return SecureError::NoNegotiation(cause.to_string()).to_string();
-            }
-            None => {}
-        }
-        // An I/O error shows the source of what it holds, not what it holds.
-        let held = innermost.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
-        innermost = match held.map(|held| held as &(dyn std::error::Error + 'static)).or(innermost.source()) {
-            Some(next) => next,
-            None => return innermost.to_string(),
-        };
-    }
-}
+/// What the check of a peer's identity gave.
+type Checked = Result<VerifiedPeer, SecureError>;
 
 /// What this node brings to every handshake.
 pub(crate) struct SecureConfig {
     identity: Arc<NodeIdentity>,
-    chain: CertificateChain,
+    trust: TrustReader,
     mesh: MeshId,
-    params: Params,
+    /// Which of the accepted secrets is dialled with next, from the newest: whoever hung up last may not have heard of that.
+    dial_secret: AtomicUsize,
     static_key: StaticKey,
     clock: Arc<dyn Clock>,
     sessions: mpsc::Sender<SessionOpened>,
@@ -200,6 +220,7 @@ pub(crate) struct SecureConfig {
     all_rekeys: Option<prometheus::IntCounter>,
     answered: Semaphore,
     replays: Mutex<Replays>,
+    lookout: OnceLock<Lookout>,
 }
 
 impl fmt::Debug for SecureConfig {
@@ -212,29 +233,27 @@ impl fmt::Debug for SecureConfig {
 }
 
 impl SecureConfig {
-    /// For the node `identity` with the certificates `chain`; draws the Noise static key, which lives as long as this.
+    /// For the node `identity`; certificate, mesh secret and revocations are read from `trust` at every handshake. Draws the Noise
+    /// static key, which lives as long as this.
     ///
     /// # Errors
     /// [`EntropyError`].
     pub(crate) fn new(
         identity: Arc<NodeIdentity>,
-        chain: CertificateChain,
-        mesh_secret: &MeshSecret,
+        trust: TrustReader,
         clock: Arc<dyn Clock>,
         sessions: mpsc::Sender<SessionOpened>,
     ) -> Result<Self, EntropyError> {
-        let mesh = chain.root().mesh_id();
+        let mesh = trust.borrow().mesh;
         let mut secret = Zeroizing::new([0; 32]);
         clock.fill(&mut *secret)?;
         let static_key = StaticKey::from_secret(*secret);
-        let params =
-            Params::new(PreSharedKey::from(mesh_secret), session::prologue(mesh), static_key.clone());
         let links = VerifiedLinks::new();
         Ok(Self {
             identity,
-            chain,
+            trust,
             mesh,
-            params,
+            dial_secret: AtomicUsize::new(0),
             static_key,
             clock,
             sessions,
@@ -243,6 +262,7 @@ impl SecureConfig {
             all_rekeys: None,
             answered: Semaphore::new(ANSWERED_AT_ONCE),
             replays: Mutex::new(Replays::new()),
+            lookout: OnceLock::new(),
         })
     }
 
@@ -257,6 +277,20 @@ impl SecureConfig {
     pub(crate) fn rekey_at(mut self, limits: RecordLimits) -> Self {
         self.rekey_at = limits;
         self
+    }
+
+    pub(super) fn trust(&self) -> Arc<Trust> {
+        Arc::clone(&self.trust.borrow())
+    }
+
+    fn params(&self, secret: &MeshSecret) -> Params {
+        Params::new(PreSharedKey::from(secret), session::prologue(self.mesh), self.static_key.clone())
+    }
+
+    /// From now on asks the owner of the sessions whether an identity is in use. The first one counts.
+    pub(super) fn look_out(&self, lookout: Lookout) {
+        // silent-ok: one configuration is for one driver
+        let _ = self.lookout.set(lookout);
     }
 
     pub(super) fn mesh(&self) -> MeshId {
@@ -280,7 +314,7 @@ impl SecureConfig {
         transcript: session::handshake::TranscriptHash,
     ) -> Result<Vec<u8>, SecureError> {
         let now = self.clock.unix();
-        Ok(identity_payload::build(&self.identity, &self.chain, side, transcript, now)?)
+        Ok(identity_payload::build(&self.identity, &self.trust().chain, side, transcript, now)?)
     }
 
     fn check(
@@ -298,7 +332,24 @@ impl SecureConfig {
             CLOCK_TOLERANCE_S,
             &self.links,
         )?;
-        if peer.node == self.identity.node_id() { Err(SecureError::SelfDial) } else { Ok(peer) }
+        self.trust().check(&peer.certificate)?;
+        Ok(peer)
+    }
+
+    /// Whether a process may have a session as `peer`.
+    async fn admit(&self, peer: &VerifiedPeer, remote_static: &[u8; 32]) -> Result<ProcessKey, SecureError> {
+        let process = ProcessKey::of(remote_static);
+        if peer.node == self.identity.node_id() {
+            if remote_static == self.static_key.public() {
+                return Err(SecureError::SelfDial);
+            }
+            let name = peer.certificate.name.to_string();
+            return Err(SecureError::IdentityInUse(Occupant { process: None, name, address: None }));
+        }
+        if let Some(lookout) = self.lookout.get() {
+            lookout.admit(peer.node, process).await?;
+        }
+        Ok(process)
     }
 
     /// Reads a first message with `read` unless it was heard before. One that `read` refuses is not remembered: it cost a few
@@ -323,35 +374,56 @@ impl SecureConfig {
         self.answered.acquire().await.ok()
     }
 
-    async fn initiate<T>(&self, io: &mut T) -> Result<(VerifiedPeer, Split), SecureError>
+    async fn initiate<T>(&self, io: &mut T) -> Result<(Checked, Split), SecureError>
     where
         T: AsyncRead + AsyncWrite + Unpin,
     {
         let mut bytes = Zeroizing::new([0; InitiatorRandom::BYTES]);
         self.clock.fill(&mut *bytes)?;
-        let (state, first) = Initiator::start(&self.params, InitiatorRandom::from_bytes(&bytes))?;
+        let secrets = self.trust().secrets.clone();
+        let accepted: Vec<_> =
+            iter::once(&secrets.current).chain(secrets.previous(self.clock.unix())).collect();
+        let place = self.dial_secret.load(Ordering::Relaxed);
+        let (place, secret) = accepted.get(place).map_or((0, &secrets.current), |secret| (place, *secret));
+        let params = self.params(secret);
+        let (state, first) = Initiator::start(&params, InitiatorRandom::from_bytes(&bytes))?;
         message::send(io, &first).await?;
         let second = message::receive(io, MESSAGE_2_OVERHEAD..=limits::HANDSHAKE_MESSAGE_BYTES)
             .await
-            .map_err(hung_up)?;
+            .map_err(hung_up)
+            .inspect_err(|error| {
+                // Each dial after a refusal tries the next older secret, and after the oldest the current one again.
+                if matches!(error, SecureError::HungUp) {
+                    let next = (place + 1).checked_rem(accepted.len()).unwrap_or(0);
+                    self.dial_secret.store(next, Ordering::Relaxed);
+                }
+            })?;
         let (state, received) = state.read(&second)?;
         let peer = self.check(Side::Responder, &received)?;
         let (third, split) = state.write(|transcript| self.payload(Side::Initiator, transcript))?;
         message::send(io, &third).await?;
-        Ok((peer, split))
+        Ok((Ok(peer), split))
     }
 
-    async fn respond<T>(&self, io: &mut T) -> Result<(VerifiedPeer, Split), SecureError>
+    /// Reads a first message made with the mesh secret, or with one before it while that is accepted.
+    fn open_first(&self, first: &[u8]) -> Result<SendResponse, SecureError> {
+        let secrets = self.trust().secrets.clone();
+        for secret in iter::once(&secrets.current).chain(secrets.previous(self.clock.unix())) {
+            match AwaitHello::new(&self.params(secret)).read(first) {
+                Err(HandshakeError::Authentication) => {}
+                other => return Ok(other?),
+            }
+        }
+        Err(SecureError::WrongMeshSecret(self.mesh))
+    }
+
+    /// With the keys there is a way to say why a peer is refused.
+    async fn respond<T>(&self, io: &mut T) -> Result<(Checked, Split), SecureError>
     where
         T: AsyncRead + AsyncWrite + Unpin,
     {
         let first = first_message(io).await?;
-        let state = self.hear_first(&first, || {
-            AwaitHello::new(&self.params).read(&first).map_err(|error| match error {
-                HandshakeError::Authentication => SecureError::WrongMeshSecret(self.mesh),
-                other => SecureError::Handshake(other),
-            })
-        })?;
+        let state = self.hear_first(&first, || self.open_first(&first))?;
         // Who comes this far has the mesh secret, so members wait for members only.
         let _answered = self.answered().await;
         let random = self.responder_random()?;
@@ -359,8 +431,7 @@ impl SecureConfig {
         message::send(io, &second).await?;
         let third = message::receive(io, MESSAGE_3_OVERHEAD..=limits::HANDSHAKE_MESSAGE_BYTES).await?;
         let (received, split) = state.read(&third)?;
-        let peer = self.check(Side::Initiator, &received)?;
-        Ok((peer, split))
+        Ok((self.check(Side::Initiator, &received), split))
     }
 
     async fn secure<T>(&self, mut io: T, outbound: bool) -> Result<(PeerId, SecureStream<T>), SecureError>
@@ -383,21 +454,39 @@ impl SecureConfig {
     {
         let began = Instant::now();
         let handshake = async { if outbound { self.initiate(io).await } else { self.respond(io).await } };
-        let (peer, split) = timeout(HANDSHAKE, handshake).await.map_err(|_| SecureError::Timeout)??;
+        let (checked, split) = timeout(HANDSHAKE, handshake).await.map_err(|_| SecureError::Timeout)??;
+        match self.open(checked, &split, outbound, began.elapsed()).await {
+            Ok((peer, traffic)) => Ok((peer, split, traffic)),
+            Err(error) => Err(farewell::refuse(io, &split, error).await),
+        }
+    }
+
+    /// Announces the result of a handshake if it is one.
+    async fn open(
+        &self,
+        checked: Checked,
+        split: &Split,
+        outbound: bool,
+        handshake: Duration,
+    ) -> Result<(PeerId, Traffic), SecureError> {
+        let peer = checked?;
+        let process = self.admit(&peer, &split.remote_static).await?;
         let peer_id = PeerId::from_bytes(&peer.node.to_peer_id_bytes())
             .map_err(|_| SecureError::Identity(IdentityError::Signature))?;
         let traffic = Traffic { all_rekeys: self.all_rekeys.clone(), ..Traffic::default() };
         let opened = SessionOpened {
             peer: peer.node,
             certificate: peer.certificate,
+            process,
+            farewell: traffic.farewell.clone(),
             outbound,
             bytes_in: traffic.bytes_in.clone(),
             bytes_out: traffic.bytes_out.clone(),
             rekeys: traffic.rekeys.clone(),
-            handshake: began.elapsed(),
+            handshake,
         };
         self.sessions.try_send(opened).map_err(|_| SecureError::Busy)?;
-        Ok((peer_id, split, traffic))
+        Ok((peer_id, traffic))
     }
 }
 
@@ -433,7 +522,11 @@ impl Security {
         Self { config, join }
     }
 
-    #[cfg(any(test, feature = "testing"))]
+    /// What this node trusts.
+    pub(super) fn trust(&self) -> TrustReader {
+        self.config.trust.clone()
+    }
+
     pub(super) fn config(&self) -> &Arc<SecureConfig> {
         &self.config
     }

@@ -102,7 +102,7 @@ impl FilterReason {
 impl From<RefuseReason> for FilterReason {
     fn from(reason: RefuseReason) -> Self {
         match reason {
-            RefuseReason::Busy | RefuseReason::Fenced => Self::Refused,
+            RefuseReason::Busy | RefuseReason::Fenced | RefuseReason::CatchingUp => Self::Refused,
             RefuseReason::Draining => Self::Draining,
             RefuseReason::NoTool => Self::NoTool,
             RefuseReason::ToolVersion => Self::ToolVersion,

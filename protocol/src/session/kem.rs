@@ -5,6 +5,7 @@ use ml_kem::{
     kem::{Decapsulate as _, KeyExport as _},
 };
 use subtle::ConstantTimeEq as _;
+use x25519_dalek::{PublicKey, StaticSecret};
 use zeroize::{Zeroize as _, Zeroizing};
 
 use super::symmetric::Key;
@@ -25,8 +26,9 @@ pub(super) fn x25519(secret: &[u8; 32], public: &[u8; 32]) -> Result<Key, BadKey
     if bool::from(shared.ct_eq(&[0; 32])) { Err(BadKey) } else { Ok(shared) }
 }
 
+/// By a table of multiples of the base point: a third of the time of [`x25519`] with it.
 pub(super) fn x25519_public(secret: &[u8; 32]) -> [u8; 32] {
-    x25519_dalek::x25519(*secret, x25519_dalek::X25519_BASEPOINT_BYTES)
+    PublicKey::from(&StaticSecret::from(*secret)).to_bytes()
 }
 
 /// Boxed: 2 KiB that would otherwise be copied with every move of a handshake state.
@@ -67,3 +69,6 @@ impl Encapsulator {
         (ciphertext.to_vec(), key)
     }
 }
+
+#[cfg(test)]
+mod tests;

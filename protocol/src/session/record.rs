@@ -21,6 +21,8 @@ pub const MAX_SEALED_BYTES: usize = u16::MAX as usize;
 pub const MIN_SEALED_BYTES: usize = 1 + TAG_BYTES;
 /// Longest body.
 pub const MAX_BODY_BYTES: usize = MAX_SEALED_BYTES - MIN_SEALED_BYTES;
+/// Longest text in a close record: a node's name and an address, or a code with a number.
+pub const MAX_CLOSE_DETAIL_BYTES: usize = 192;
 
 const DATA: u8 = 0;
 pub(super) const REKEY_INIT: u8 = 1;
@@ -42,6 +44,27 @@ pub enum CloseReason {
     IdentityInUse = 2,
     /// The keys have been used for as much as they may be.
     LimitReached = 3,
+    /// The node that hears this was revoked, or the admin that issued its certificate was.
+    Revoked = 4,
+    /// The other side's identity is not accepted; the detail is a code that says why.
+    Refused = 5,
+}
+
+impl CloseReason {
+    /// Whether it says that the node is not wanted, not just that this session is over.
+    #[must_use]
+    pub const fn is_refusal(self) -> bool {
+        matches!(self, Self::IdentityInUse | Self::Revoked | Self::Refused)
+    }
+}
+
+/// The longest beginning of `text` that fits into a close record.
+fn close_detail(text: &str) -> &str {
+    let mut end = text.len().min(MAX_CLOSE_DETAIL_BYTES);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    text.get(..end).unwrap_or_default()
 }
 
 /// How much one key may be used for. See [`super::rekey::Session`] for what happens then.
@@ -211,9 +234,18 @@ impl Sealer {
     /// # Errors
     /// [`RecordError::Closed`] the second time.
     pub fn close(&mut self, reason: CloseReason) -> Result<Vec<u8>, RecordError> {
+        self.close_with(reason, "")
+    }
+
+    /// The same with more about the reason, cut at [`MAX_CLOSE_DETAIL_BYTES`].
+    ///
+    /// # Errors
+    /// [`RecordError::Closed`] the second time.
+    pub fn close_with(&mut self, reason: CloseReason, detail: &str) -> Result<Vec<u8>, RecordError> {
         self.0.step(|direction| {
             let mut record = vec![0; HEADER_BYTES];
             record.push(reason as u8);
+            record.extend_from_slice(close_detail(detail).as_bytes());
             direction.seal(CLOSE, &mut record)?;
             direction.ended = true;
             Ok(record)
@@ -234,13 +266,20 @@ pub enum Record<'a> {
 
 /// The receiving direction.
 #[cfg_attr(test, derive(Clone))]
-pub struct Opener(Direction);
+pub struct Opener(Direction, String);
 
 impl Opener {
     /// For [`super::handshake::Split::receive`].
     #[must_use]
     pub fn new(key: &SessionKey, limits: RecordLimits) -> Self {
-        Self(Direction::new(key, limits))
+        Self(Direction::new(key, limits), String::new())
+    }
+
+    /// What the close record said besides its reason; empty before it. The other side's words: at most
+    /// [`MAX_CLOSE_DETAIL_BYTES`], but any characters.
+    #[must_use]
+    pub fn close_detail(&self) -> &str {
+        &self.1
     }
 
     pub(super) fn switch(&mut self, key: &SessionKey) {
@@ -270,7 +309,8 @@ impl Opener {
     /// # Errors
     /// [`RecordError`].
     pub fn open<'a>(&mut self, sealed: &'a mut [u8]) -> Result<Record<'a>, RecordError> {
-        self.0.step(|direction| {
+        let Self(direction, close_detail) = self;
+        direction.step(|direction| {
             let length = sealed.len();
             if !(MIN_SEALED_BYTES..=MAX_SEALED_BYTES).contains(&length) {
                 return Err(RecordError::Length);
@@ -281,8 +321,10 @@ impl Opener {
                     direction.count(length)?;
                     Ok(Record::Data(body))
                 }
-                [CLOSE, reason] => {
+                [CLOSE, reason, detail @ ..] if detail.len() <= MAX_CLOSE_DETAIL_BYTES => {
                     let reason = CloseReason::from_repr(*reason).ok_or(RecordError::Kind(CLOSE))?;
+                    let detail = std::str::from_utf8(detail).map_err(|_| RecordError::Kind(CLOSE))?;
+                    detail.clone_into(close_detail);
                     direction.ended = true;
                     Ok(Record::Close(reason))
                 }
@@ -305,3 +347,6 @@ impl fmt::Debug for Opener {
         f.debug_struct("Opener").field("records", &self.0.records).finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -115,6 +115,20 @@ impl Session {
         self.sealer.close(reason)
     }
 
+    /// See [`Sealer::close_with`].
+    ///
+    /// # Errors
+    /// [`RecordError::Closed`] the second time.
+    pub fn close_with(&mut self, reason: CloseReason, detail: &str) -> Result<Vec<u8>, RecordError> {
+        self.sealer.close_with(reason, detail)
+    }
+
+    /// See [`Opener::close_detail`].
+    #[must_use]
+    pub fn close_detail(&self) -> &str {
+        self.opener.close_detail()
+    }
+
     /// Whether this side should start a rekey because of what was sent and received. That it is old is known to its owner.
     #[must_use]
     pub const fn is_due(&self) -> bool {

@@ -60,6 +60,12 @@ pub struct Certificate {
 }
 
 impl Certificate {
+    /// When it was issued, unix seconds.
+    #[must_use]
+    pub const fn issued_at(&self) -> u64 {
+        self.not_before.saturating_add(BACKDATED_S)
+    }
+
     /// Both public keys of the node.
     #[must_use]
     pub fn keys(&self) -> PublicKeys {

@@ -14,7 +14,7 @@ use zeroize::Zeroizing;
 use super::{
     certificate::{Certificate, CertificateError, CertificateRequest, Issuer, SignedCertificate},
     identity::NodeIdentity,
-    keys::{Domain, KeyPair, PublicKeys, SEED_BYTES},
+    keys::{Domain, KeyPair, PublicKeys, SEED_BYTES, Signature, SigningFailed},
     links::VerifiedLinks,
     role::Role,
 };
@@ -58,6 +58,12 @@ impl CertificateChain {
     #[must_use]
     pub fn leaf(&self) -> Option<&Certificate> {
         self.certificates.first().map(SignedCertificate::unverified)
+    }
+
+    /// Last second in which all of it holds, unix: a chain ends with the first of its certificates. Not checked.
+    #[must_use]
+    pub fn ends(&self) -> Option<u64> {
+        self.certificates.iter().map(|signed| signed.unverified().not_after).min()
     }
 
     /// The bytes of a home's file.
@@ -200,6 +206,13 @@ impl MeshRoot {
         let certificate = request.certificate(self.mesh_id(), Issuer::Root);
         let leaf = SignedCertificate::sign(certificate, |bytes| self.0.sign(Domain::Certificate, bytes))?;
         Ok(CertificateChain { root: self.public().clone(), certificates: vec![leaf] })
+    }
+}
+
+impl MeshRoot {
+    /// Signs `message` for one purpose, with both keys.
+    pub(super) fn sign(&self, domain: Domain, message: &[u8]) -> Result<Signature, SigningFailed> {
+        self.0.sign(domain, message)
     }
 }
 

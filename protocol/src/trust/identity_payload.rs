@@ -60,6 +60,8 @@ pub enum IdentityError {
     Clock {
         /// What is wrong with the certificate by this clock.
         refused: CertificateError,
+        /// The other side's clock, in unix seconds.
+        theirs: u64,
         /// Difference of the two clocks in seconds.
         clocks_differ_s: u64,
         /// `ahead of` or `behind`.
@@ -146,7 +148,8 @@ pub fn verify(
         .map_err(|e| with_clocks(e, content.unix_time, now, tolerance_s))?;
     let node = verified.certificate.node;
     let message = signed(side, transcript, unsigned);
-    if !Signature::from_bytes(*signature).verifies(&verified.certificate.keys(), Domain::Identity, &message) {
+    let (signature, keys) = (Signature::from_bytes(*signature), verified.certificate.keys());
+    if !links.verifies(&signature, &keys, Domain::Identity, &message) {
         return Err(IdentityError::Signature);
     }
     let peer = VerifiedPeer {
@@ -167,5 +170,5 @@ fn with_clocks(refused: CertificateError, theirs: u64, ours: u64, tolerance_s: u
         return IdentityError::Certificate(refused);
     }
     let direction = if theirs > ours { "ahead of" } else { "behind" };
-    IdentityError::Clock { refused, clocks_differ_s, direction }
+    IdentityError::Clock { refused, theirs, clocks_differ_s, direction }
 }

@@ -8,7 +8,7 @@ use libp2p::{
     tcp, yamux,
 };
 use octomesh_tests::{
-    Mesh,
+    Machine, Mesh,
     machine::free_port,
     wait::{wait, when},
 };
@@ -31,7 +31,7 @@ fn multiaddr(address: &str) -> Multiaddr {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_stock_noise_peer_gets_no_session_and_the_node_says_why() {
+async fn a_classical_only_peer_gets_no_session_and_the_node_says_why() {
     let mut mesh = Mesh::up(&["pi"], |_| {});
     let address = multiaddr(&mesh["pi"].listen);
     let mut stranger = stock_peer();
@@ -53,11 +53,21 @@ async fn a_stock_noise_peer_gets_no_session_and_the_node_says_why() {
     });
     let refused = events.lines().find(|line| line.contains("\"event\":\"refused\"")).unwrap();
     let refused: serde_json::Value = serde_json::from_str(refused).unwrap();
-    assert!(refused["message"].as_str().unwrap().contains("post-quantum"), "{refused}");
+    let message = refused["message"].as_str().unwrap();
+    assert!(message.contains("it offered /noise") && message.contains("post-quantum"), "{refused}");
     assert!(refused["addr"].as_str().unwrap().starts_with("127.0.0.1:"), "{refused}");
     // The node goes on, and counts it.
     mesh["pi"].json(&["call", "echo", "text=still here"]);
     assert!(mesh["pi"].json(&["sessions"])["sessions"].as_array().unwrap().is_empty());
+    assert!(mesh["pi"].node().err().contains("it offered /noise"), "the log says it");
+    let told = doctor_on_refusals(&mesh["pi"]);
+    assert!(told.contains("it offered /noise") && told.contains("octomesh invite"), "{told}");
+}
+
+fn doctor_on_refusals(machine: &Machine) -> String {
+    let report = machine.run(&["--json", "doctor"]).json();
+    let checks = report["checks"].as_array().unwrap();
+    checks.iter().filter(|c| c["name"] == "refusals").map(ToString::to_string).collect()
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -84,8 +94,10 @@ async fn a_node_does_not_fall_back_when_it_dials_one() {
     tokio::time::timeout(Duration::from_secs(30), watching).await.expect("it is dialled").unwrap();
     wait("pi says why", || {
         let log = mesh["pi"].node().err() + &mesh["pi"].node().out();
-        when(log.contains("post-quantum"), log)
+        when(log.contains("/octomesh/pq/1"), log)
     });
+    let told = doctor_on_refusals(&mesh["pi"]);
+    assert!(told.contains("post-quantum") && told.contains("another program"), "{told}");
     mesh["pi"].json(&["call", "echo", "text=still here"]);
 }
 

@@ -82,7 +82,7 @@ impl DemoCommand {
         let screen = &context.screen;
         screen.progress(&format!("{} nodes on this machine, in {}", self.nodes, homes.folder().display()));
         let pi = homes.coordinator();
-        entry::init(InitArgs { home: pi.home.clone(), name: Some(pi.name.clone()) })?;
+        entry::init(InitArgs::new(&pi.home, Some(&pi.name)))?;
         processes.start(pi).await?;
         let client = pi.client()?;
         for node in homes.others() {
@@ -114,7 +114,7 @@ impl DemoCommand {
         self.document(homes, &client, question, run, elapsed_ms).await
     }
 
-    /// INTERFACES: `{question, answer, citations, steps, nodes, sessions, elapsed_ms}`, and what else there is to know.
+    /// The document of `--json`: `{question, answer, citations, steps, nodes, sessions, elapsed_ms}`, and what else there is to know.
     async fn document(
         &self,
         homes: &Homes,

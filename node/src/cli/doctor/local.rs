@@ -9,9 +9,13 @@ use std::{
 use super::Check;
 use crate::{
     api::types::NodesReply,
-    app::entry,
+    app::{
+        entry,
+        root::{self, RootPlace},
+    },
     cli::render::{seconds, size},
     config::{ConfigErrors, Loaded, NodeConfig, TOKEN_FILE},
+    trust::store::Store,
 };
 
 /// Below this the journal may not be able to write what it must.
@@ -20,6 +24,8 @@ const DISK_LOW_BYTES: u64 = 1 << 30;
 const DISK_OUT_BYTES: u64 = 64 << 20;
 /// 2026-01-01: a clock before the program was written is not set.
 const EARLIEST_S: u64 = 1_767_225_600;
+/// A certificate that ends within this time is a warning.
+const ENDS_SOON_S: u64 = 30 * 86_400;
 /// Certificates and tickets allow five minutes between clocks; half of it is a warning.
 const SKEW_S: u64 = 150;
 
@@ -91,10 +97,12 @@ pub(super) fn configuration(loaded: &Result<Loaded, ConfigErrors>) -> Check {
 
 pub(super) fn identity(home: &Path) -> Check {
     match entry::identity(home) {
-        Ok(Some(who)) => Check::ok(
-            "identity",
-            format!("{} {} ({}) of mesh {}", who.role, who.name, who.node_id, who.mesh_id),
-        ),
+        Ok(Some(who)) => trust_files(home, &who.mesh_id).unwrap_or_else(|| {
+            Check::ok(
+                "identity",
+                format!("{} {} ({}) of mesh {}", who.role, who.name, who.node_id, who.mesh_id),
+            )
+        }),
         Ok(None) => Check::fail(
             "identity",
             "this node belongs to no mesh",
@@ -105,6 +113,67 @@ pub(super) fn identity(home: &Path) -> Check {
             e.message,
             e.hint.unwrap_or_else(|| "restore it from a backup".to_owned()),
         ),
+    }
+}
+
+/// What is wrong with the mesh secret and the revocations, which a start reads as well.
+fn trust_files(home: &Path, mesh: &str) -> Option<Check> {
+    let store = Store::new(home.join("identity"));
+    match mesh.parse().map(|mesh| store.examine(mesh)) {
+        Ok(Ok(damaged)) if damaged.is_empty() => None,
+        Ok(Ok(damaged)) => {
+            let shown = damaged.first().map(|path| path.display().to_string()).unwrap_or_default();
+            Some(Check::warn(
+                "identity",
+                format!(
+                    "{} stored revocation(s) are damaged and not used, the first is {shown}",
+                    damaged.len()
+                ),
+                "remove these files: the revocations are learnt again from other members",
+            ))
+        }
+        Ok(Err(error)) => Some(Check::fail(
+            "identity",
+            error.to_string(),
+            "the node does not start like this: restore the file from a backup",
+        )),
+        Err(error) => {
+            Some(Check::fail("identity", error.to_string(), "restore the certificate from a backup"))
+        }
+    }
+}
+
+/// How long the membership lasts; a node that runs renews it by itself when it meets an admin's.
+pub(super) fn certificate(home: &Path, now: u64) -> Option<Check> {
+    let who = entry::identity(home).ok().flatten()?;
+    Some(match who.ends_at.checked_sub(now) {
+        None => Check::fail(
+            "certificate",
+            format!("it has ended {} ago", seconds(now - who.ends_at)),
+            "`octomesh leave`, then `octomesh join` with a new ticket; if only the clock is wrong, set it",
+        ),
+        Some(left) if left < ENDS_SOON_S => Check::warn(
+            "certificate",
+            format!("it ends in {}", seconds(left)),
+            "run this node while a node of an admin runs: it is renewed by itself",
+        ),
+        Some(left) => Check::ok("certificate", format!("it holds for {}", seconds(left))),
+    })
+}
+
+/// Where the mesh's root key is, on a node that could have it.
+pub(super) fn root(home: &Path) -> Option<Check> {
+    let who = entry::identity(home).ok().flatten()?;
+    match root::status(home) {
+        Ok(reply) if who.role == "admin" || reply.place != RootPlace::Away => {
+            Some(Check::ok("root", reply.place.sentence()))
+        }
+        Ok(_) => None,
+        Err(e) => Some(Check::fail(
+            "root",
+            e.message,
+            e.hint.unwrap_or_else(|| "restore it from a copy".to_owned()),
+        )),
     }
 }
 
@@ -173,5 +242,29 @@ pub(super) fn clock(now: u64, nodes: Option<&NodesReply>) -> Check {
             "set the clocks of both machines; certificates allow five minutes",
         ),
         _ => Check::ok("clock", "plausible"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        cli::doctor::CheckStatus,
+        trust::fixtures::{out, root},
+    };
+
+    #[test]
+    fn damaged_files_of_trust_are_reported() {
+        let home = tempfile::tempdir().unwrap();
+        let mesh = root().mesh_id().to_string();
+        assert!(trust_files(home.path(), &mesh).is_none());
+        let files = home.path().join("identity/revocations");
+        fs::create_dir_all(&files).unwrap();
+        fs::write(files.join(out(5).id().to_string()), "damaged").unwrap();
+        let check = trust_files(home.path(), &mesh).unwrap();
+        assert_eq!(check.status, CheckStatus::Warn, "{check:?}");
+        fs::write(home.path().join("identity/secrets.json"), "{").unwrap();
+        let check = trust_files(home.path(), &mesh).unwrap();
+        assert!(check.status == CheckStatus::Fail && check.detail.contains("secrets.json"), "{check:?}");
     }
 }

@@ -3,7 +3,7 @@ use octomesh_protocol::card::SandboxLevel;
 
 use super::Check;
 use crate::{
-    api::types::{NodesReply, StatusReply},
+    api::types::{NodesReply, RefusalsReply, StatusReply},
     cli::{CliError, Context, Exit},
 };
 
@@ -14,6 +14,7 @@ pub(super) struct Seen {
     pub(super) is_alive: bool,
     pub(super) status: Result<StatusReply, CliError>,
     pub(super) nodes: Result<NodesReply, CliError>,
+    pub(super) refusals: Result<RefusalsReply, CliError>,
 }
 
 pub(super) async fn look(context: &Context) -> Seen {
@@ -24,7 +25,8 @@ pub(super) async fn look(context: &Context) -> Seen {
                 address: String::new(),
                 is_alive: false,
                 status: Err(error.clone()),
-                nodes: Err(error),
+                nodes: Err(error.clone()),
+                refusals: Err(error),
             };
         }
     };
@@ -33,6 +35,7 @@ pub(super) async fn look(context: &Context) -> Seen {
         is_alive: client.is_alive().await,
         status: client.get(&["api", "mesh", "status"]).await,
         nodes: client.get(&["api", "mesh", "nodes"]).await,
+        refusals: client.get(&["api", "mesh", "refusals"]).await,
     }
 }
 
@@ -55,6 +58,7 @@ pub(super) fn checks(seen: &Seen) -> Vec<Check> {
     let mut checks =
         vec![Check::ok("api", format!("{} answers at {}", status.name, seen.address)), sandbox(status)];
     checks.extend(status.warnings.iter().map(|w| Check::warn("node", w.clone(), "see `octomesh status`")));
+    checks.extend(super::discovery::checks(status));
     checks.push(match &seen.nodes {
         Ok(nodes) => members(nodes),
         Err(error) => Check::fail("members", error.body.message.clone(), "see `octomesh nodes`"),
@@ -75,6 +79,17 @@ fn sandbox(status: &StatusReply) -> Check {
     )
 }
 
+/// What the node knows of its own end.
+pub(super) fn revoked(status: &StatusReply) -> Option<Check> {
+    (status.state == "revoked").then(|| {
+        Check::fail(
+            "identity",
+            format!("{} was revoked: the other members refuse it for good", status.name),
+            "`octomesh leave`, then `octomesh join` in the same home with a new ticket: it comes back as a new node",
+        )
+    })
+}
+
 fn members(reply: &NodesReply) -> Check {
     let others = reply.nodes.iter().filter(|node| !node.is_self && node.state != "left");
     let (well, ill): (Vec<_>, Vec<_>) =
@@ -89,6 +104,40 @@ fn members(reply: &NodesReply) -> Check {
     Check::warn(
         "members",
         list.join("; "),
-        "see whether the node runs there, and whether its port (9400) is open in both firewalls",
+        members_advice(ill.iter().map(|node| node.problem.as_deref().unwrap_or_default())),
     )
+}
+
+/// The next steps, one for each kind of problem that there is.
+fn members_advice<'a>(problems: impl Iterator<Item = &'a str>) -> String {
+    let mut steps: Vec<&str> = problems
+        .map(|problem| match problem {
+            p if p.contains("identity_in_use") => {
+                "a home was copied and runs twice: stop one of the two, and let that machine join with a home and a ticket of \
+                 its own"
+            }
+            p if p.contains("revoked") => {
+                "who was revoked has to join anew: `octomesh leave`, then `octomesh join` there"
+            }
+            _ => "see whether the node runs there, and whether its port (9400, or its `listen`) is open in both firewalls",
+        })
+        .collect();
+    steps.sort_unstable();
+    steps.dedup();
+    steps.join("; ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::members_advice;
+
+    #[test]
+    fn each_kind_of_problem_has_its_own_step_once() {
+        let problems =
+            ["dialled, but: Connection refused", "no answer", "identity_in_use: pi has it", "revoked"];
+        let advice = members_advice(problems.into_iter());
+        assert_eq!(advice.matches("firewalls").count(), 1, "{advice}");
+        assert!(advice.contains("runs twice") && advice.contains("octomesh leave"), "{advice}");
+        assert!(!members_advice(["revoked"].into_iter()).contains("9400"));
+    }
 }

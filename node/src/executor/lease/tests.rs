@@ -531,3 +531,25 @@ proptest::proptest! {
         }
     }
 }
+
+/// A revoked node: also the step that would run on without its coordinator is stopped, and nobody else's.
+#[test]
+fn everything_of_an_evicted_owner_is_stopped() {
+    let mut t = Table::new();
+    let (theirs, other) = (t.run(1, 1, Effect::Once, 0), t.run(2, 2, Effect::Once, 0));
+    let waiting = t.reserve(3, 1, 0);
+    t.start(waiting, 1, 0);
+    let granted = t.reserve(4, 1, 0);
+    let now = t.at(10);
+    let actions = t.state.evict(caller(1).node, now);
+    assert!(actions.contains(&Action::Stop(theirs, StopReason::Cancelled)));
+    for gone in [waiting, granted] {
+        assert!(
+            actions.iter().any(|a| matches!(a, Action::End(lease, Some(_)) if *lease == gone)),
+            "{actions:?}"
+        );
+    }
+    assert!(!actions.iter().any(|a| matches!(a, Action::Stop(lease, _) if *lease == other)));
+    assert_eq!(t.state.remaining(), 2);
+    assert!(t.state.evict(caller(0).node, now).is_empty(), "this node's own steps stay");
+}

@@ -3,7 +3,7 @@ use octomesh_protocol::{
     card::Effect,
     id::{CardHash, LeaseId, NodeName, ToolName},
     step::{Cancel, Granted, Outcome, Probe, RefuseReason, Renew, Reserve, StatusQuery, StepStatus},
-    trust::{Grants, Role},
+    trust::{Grants, MeshRoot, Role, SignedRevocation},
 };
 use tokio::task::JoinSet;
 
@@ -13,8 +13,9 @@ use crate::{
     membership::{Member, MemberState},
     net::{
         FrameReader, FrameWriter,
-        tests::{PATIENCE, Peer, peer},
+        tests::{PATIENCE, Peer, peer, trusting},
     },
+    trust::Trust,
 };
 
 /// A node that serves steps, and two members that are connected to it.
@@ -24,31 +25,38 @@ struct Mesh {
     honest: Peer,
     victim: NodeId,
     _tasks: JoinSet<()>,
-    _view: watch::Sender<Arc<MeshView>>,
+    view: watch::Sender<Arc<MeshView>>,
+    trust: watch::Sender<Arc<Trust>>,
 }
 
-fn member(node: NodeId, name: &str, tools: Option<&[&str]>) -> Member {
+fn member(node: NodeId, name: &str, role: Role, tools: Option<&[&str]>) -> Member {
     let tools = tools.map(|t| t.iter().map(|name| ToolName::parse(name).unwrap()).collect());
     let grants = Grants { tools, min_sandbox: None };
-    let mut member = Member::new(node, NodeName::parse(name).unwrap(), Role::Worker, grants);
-    (member.connected, member.state) = (true, MemberState::Alive);
+    let mut member = Member::new(node, NodeName::parse(name).unwrap(), role, grants);
+    (member.connected, member.state, member.exchanged) = (true, MemberState::Alive, true);
     member
 }
 
 impl Mesh {
     /// `granted` are the tools that the evil member may use; all when absent.
     async fn new(granted: Option<&[&str]>) -> Self {
+        Self::with(Role::Worker, granted).await
+    }
+
+    async fn with(role: Role, granted: Option<&[&str]>) -> Self {
         let (mut evil, mut honest) = (peer(2, "memory:0").await, peer(3, "memory:0").await);
         let mut victim = peer(4, "memory:0").await;
         evil.connect(&mut victim).await;
         honest.connect(&mut victim).await;
-        let mut view = MeshView::alone(member(victim.node, "victim", None));
-        for m in [member(evil.node, "evil", granted), member(honest.node, "honest", None)] {
+        let mut view = MeshView::alone(member(victim.node, "victim", Role::Worker, None));
+        for m in [member(evil.node, "evil", role, granted), member(honest.node, "honest", Role::Worker, None)]
+        {
             view.members.insert(m.node, Arc::new(m));
         }
         let (view_out, view) = watch::channel(Arc::new(view));
         let house = House::new(4);
         let node = victim.node;
+        let (trust_out, trust) = watch::channel(Arc::clone(&trusting(&victim).borrow()));
         let mut tasks = JoinSet::new();
         let handle = house.handle.clone();
         tasks.spawn(async move {
@@ -56,11 +64,19 @@ impl Mesh {
             let mut victim = victim;
             let steps = std::mem::replace(&mut victim.steps, StepListener::closed());
             let stop = CancellationToken::new();
-            let serving = serve(steps, handle, view, Supervisor::new(), Arc::default(), stop);
+            let parts = ServeParts {
+                listener: steps,
+                executor: handle,
+                view,
+                trust,
+                supervisor: Supervisor::new(),
+                started: Arc::default(),
+            };
+            let serving = serve(parts, stop);
             let drain = async { while victim.events.recv().await.is_some() {} };
             tokio::join!(serving, drain);
         });
-        Self { house, evil, honest, victim: node, _tasks: tasks, _view: view_out }
+        Self { house, evil, honest, victim: node, _tasks: tasks, view: view_out, trust: trust_out }
     }
 
     async fn open(&self, from: &Peer) -> (FrameReader, FrameWriter) {
@@ -131,8 +147,63 @@ async fn a_tool_that_is_not_granted_is_refused_and_not_probed() {
     mesh.granted(&mesh.evil, "echo", 2).await;
 }
 
+/// PROTOCOL 5.6. The client is sound otherwise: it may place other steps, and the shell is there for others.
 #[tokio::test]
-async fn somebody_elses_step_can_not_be_started_seen_stopped_or_kept() {
+async fn a_client_that_reserves_shell() {
+    let mesh = Mesh::with(Role::Client, None).await;
+    let (answer, ..) = mesh.reserve(&mesh.evil, "shell", 1).await;
+    let Message::Refused(refused) = &answer else { panic!("{answer:?}") };
+    assert_eq!(refused.reason, RefuseReason::Policy);
+    assert!(refused.detail.contains("evil is a client; shell has to be granted to it by name"), "{answer:?}");
+    let probe = Probe { tool: ToolName::parse("shell").unwrap(), arguments: b"{}".to_vec() };
+    assert!(matches!(mesh.ask(&mesh.evil, probe).await.unwrap(), Message::Missing(_)));
+    // Without a lease there is no start, whatever number it names.
+    let (_, mut reader, mut writer) = mesh.granted(&mesh.evil, "echo", 2).await;
+    writer.send(start(LeaseId(u64::MAX - 1))).await.unwrap();
+    assert_eq!(outcome(&mut reader).await.unwrap().status, StepStatus::Refused);
+    assert_eq!(mesh.house.script.runs("shell"), 0);
+}
+
+/// A step of the honest member that runs, and the ends of its stream.
+async fn running(mesh: &Mesh) -> (Granted, FrameReader, FrameWriter) {
+    let (granted, reader, mut writer) = mesh.granted(&mesh.honest, "wait_once", 1).await;
+    writer.send(start(granted.lease)).await.unwrap();
+    while mesh.ask(&mesh.honest, StatusQuery { key: key(1) }).await.unwrap() != StatusReply::Running.into() {}
+    (granted, reader, writer)
+}
+
+/// PROTOCOL 5.6.
+#[tokio::test]
+async fn a_status_for_somebody_elses_key() {
+    let mesh = Mesh::with(Role::Client, None).await;
+    let (_, mut honest, _writer) = running(&mesh).await;
+    let ask = || mesh.ask(&mesh.evil, StatusQuery { key: key(1) });
+    assert_eq!(ask().await.unwrap(), StatusReply::Unseen.into(), "while it runs");
+    mesh.house.script.open_gate();
+    assert_eq!(outcome(&mut honest).await.unwrap().status, StepStatus::Ok);
+    assert_eq!(ask().await.unwrap(), StatusReply::Unseen.into(), "its result neither");
+    let honest = mesh.ask(&mesh.honest, StatusQuery { key: key(1) }).await.unwrap();
+    assert!(matches!(&honest, Message::StatusReply(StatusReply::Done(_))), "{honest:?}");
+}
+
+/// PROTOCOL 5.6.
+#[tokio::test]
+async fn a_cancel_of_somebody_elses_step() {
+    let mesh = Mesh::with(Role::Client, None).await;
+    let (_, mut honest, _writer) = running(&mesh).await;
+    for epoch in [0, 1, u64::MAX] {
+        let answer = mesh.ask(&mesh.evil, Cancel { key: key(1), epoch }).await.unwrap();
+        assert_eq!(answer, StatusReply::Unseen.into());
+    }
+    let seen = mesh.ask(&mesh.honest, StatusQuery { key: key(1) }).await.unwrap();
+    assert_eq!(seen, StatusReply::Running.into(), "it still runs");
+    mesh.house.script.open_gate();
+    assert_eq!(outcome(&mut honest).await.unwrap().status, StepStatus::Ok);
+    assert_eq!(mesh.house.script.runs("wait_once"), 1);
+}
+
+#[tokio::test]
+async fn a_start_of_somebody_elses_lease() {
     let mesh = Mesh::new(None).await;
     let (granted, mut honest, mut writer) = mesh.granted(&mesh.honest, "wait_once", 1).await;
     // Started by the other one: refused, and the lease is as it was.
@@ -141,14 +212,6 @@ async fn somebody_elses_step_can_not_be_started_seen_stopped_or_kept() {
     assert_eq!(outcome(&mut reader).await.unwrap().status, StepStatus::Refused);
     assert_eq!(mesh.house.script.runs("wait_once"), 0);
     writer.send(start(granted.lease)).await.unwrap();
-    let seen = || mesh.ask(&mesh.honest, StatusQuery { key: key(1) });
-    while seen().await.unwrap() != StatusReply::Running.into() {}
-    for question in
-        [Message::from(StatusQuery { key: key(1) }), Message::from(Cancel { key: key(1), epoch: u64::MAX })]
-    {
-        assert_eq!(mesh.ask(&mesh.evil, question).await.unwrap(), StatusReply::Unseen.into());
-    }
-    assert_eq!(seen().await.unwrap(), StatusReply::Running.into(), "it still runs");
     mesh.house.script.open_gate();
     assert_eq!(outcome(&mut honest).await.unwrap().status, StepStatus::Ok);
     assert_eq!(mesh.house.script.runs("wait_once"), 1);
@@ -259,4 +322,65 @@ async fn a_caller_that_does_not_read_is_heard_all_the_same() {
     assert_eq!(status, StatusReply::Running.into(), "its lease was kept");
     writer.send(Cancel { key: key(1), epoch: 1 }).await.unwrap();
     assert_eq!(outcome(&mut reader).await.unwrap().status, StepStatus::Cancelled);
+}
+
+/// PROTOCOL 2: a node that was away takes no step before it has heard from another member who was revoked meanwhile.
+#[tokio::test]
+async fn a_node_that_was_away_takes_no_step() {
+    let mesh = Mesh::new(None).await;
+    let exchanged = |nodes: &[NodeId]| {
+        let mut view = (**mesh.view.borrow()).clone();
+        for (id, m) in &mut view.members {
+            let mut changed = (**m).clone();
+            (changed.exchanged, changed.known) = (nodes.contains(id), true);
+            changed.addresses = vec!["192.0.2.1:9400".into()];
+            *m = Arc::new(changed);
+        }
+        mesh.view.send_replace(Arc::new(view));
+    };
+    exchanged(&[mesh.evil.node]);
+    let (answer, ..) = mesh.reserve(&mesh.evil, "echo", 1).await;
+    let Message::Refused(refused) = answer else { panic!("{answer:?}") };
+    assert_eq!(refused.reason, RefuseReason::CatchingUp);
+    assert!(refused.detail.contains("asks other members who was revoked"), "{}", refused.detail);
+    let probe = Probe { tool: ToolName::parse("echo").unwrap(), arguments: b"{}".to_vec() };
+    let answer = mesh.ask(&mesh.evil, probe).await.unwrap();
+    assert!(matches!(answer, Message::Missing(_)), "{answer:?}");
+    // The other one can vouch for the first, and comes in time.
+    let late = async {
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        exchanged(&[mesh.evil.node, mesh.honest.node]);
+    };
+    let (answer, ()) = tokio::join!(mesh.reserve(&mesh.evil, "echo", 2), late);
+    assert!(matches!(answer.0, Message::Granted(_)), "{:?}", answer.0);
+}
+
+#[tokio::test]
+async fn a_revoked_node_that_calls_over_a_session_that_is_still_open() {
+    let mesh = Mesh::new(None).await;
+    let (granted, _reader, mut writer) = mesh.granted(&mesh.evil, "wait_once", 1).await;
+    writer.send(start(granted.lease)).await.unwrap();
+    let running = async {
+        while mesh.house.script.runs("wait_once") == 0 {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, running).await.unwrap();
+    mesh.trust.send_modify(|trust| {
+        let mut next = (**trust).clone();
+        let root = MeshRoot::from_seed([1; 64]);
+        let signed = SignedRevocation::by_root(&root, mesh.evil.node, 1_800_000_000, "").unwrap();
+        let mut set = (*next.revocations).clone();
+        set.learn(Arc::new(signed));
+        next.revocations = Arc::new(set);
+        *trust = Arc::new(next);
+    });
+    let mut left = mesh.house.handle.watch_remaining();
+    let stopped = left.wait_for(|left| *left == 0);
+    tokio::time::timeout(PATIENCE, stopped).await.expect("its step is stopped").unwrap();
+    let mut other = mesh.open(&mesh.evil).await;
+    // silent-ok: the stream may be closed before the question is out
+    let _ = other.1.send(reserve("echo", 2)).await;
+    assert!(other.0.receive().await.is_err(), "it gets no answer any more");
+    assert!(matches!(mesh.reserve(&mesh.honest, "echo", 3).await.0, Message::Granted(_)));
 }

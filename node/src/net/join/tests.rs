@@ -1,7 +1,7 @@
 use octomesh_protocol::{
-    advert::MemberAddress,
     id::MeshId,
     session::secret::MeshSecret,
+    sync::MemberAddress,
     trust::{CertificateRequest, Grants, MeshRoot, Role, certificate::LIFETIME_S},
 };
 use tokio_util::compat::TokioAsyncReadCompatExt as _;
@@ -72,6 +72,7 @@ fn grant(keys: &PublicKeys, name: &NodeName, role: Role) -> JoinAnswer {
         chain: root().issue(request).unwrap(),
         mesh_secret: MeshSecret::from_bytes([1; 32]),
         members: vec![MemberAddress { node, name: name.clone(), addresses: vec!["10.0.0.1:7400".into()] }],
+        revocations: vec![],
     })
 }
 
@@ -80,13 +81,23 @@ async fn join_with(
     issuer: &mut Issuer,
     ticket: &Ticket,
     answer: impl FnOnce(&JoinAsk) -> Option<JoinAnswer>,
-) -> (Result<JoinGrant, JoinError>, SecureError) {
+) -> (Result<Joined, JoinError>, SecureError) {
+    join_at(issuer, ticket, NOW, answer).await
+}
+
+/// [`join_with`] of a machine whose clock says `now`.
+async fn join_at(
+    issuer: &mut Issuer,
+    ticket: &Ticket,
+    now: u64,
+    answer: impl FnOnce(&JoinAsk) -> Option<JoinAnswer>,
+) -> (Result<Joined, JoinError>, SecureError) {
     let (x, y) = tokio::io::duplex(1 << 17);
     let identity = joiner();
     let name = NodeName::parse("pi").unwrap();
     // Fresh randomness for each joiner: a first message that comes twice is a replay.
     static JOINERS: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(77);
-    let clock = TestClock::new(NOW, JOINERS.fetch_add(1, std::sync::atomic::Ordering::Relaxed));
+    let clock = TestClock::new(now, JOINERS.fetch_add(1, std::sync::atomic::Ordering::Relaxed));
     let ask = join_over(x.compat(), ticket, &identity, &name, &clock);
     let security = issuer.member.security.clone();
     let serve = accept(security, y.compat());
@@ -130,7 +141,7 @@ async fn a_machine_with_a_ticket_becomes_a_member() {
         Some(grant(&ask.keys, &ask.name, Role::Worker))
     })
     .await;
-    let grant = joined.unwrap();
+    let grant = joined.unwrap().grant;
     assert_eq!(grant.chain.leaf().unwrap().name.as_str(), "pi");
     assert_eq!(grant.mesh_secret, MeshSecret::from_bytes([1; 32]));
     assert_eq!(grant.members.len(), 1);
@@ -143,13 +154,15 @@ async fn a_refusal_arrives_with_its_reason() {
     let mut issuer = issuer();
     open_tickets(&issuer, [9]);
     let ticket = ticket(&issuer, 9);
-    let (joined, _) = join_with(&mut issuer, &ticket, |_| {
+    let (joined, served) = join_with(&mut issuer, &ticket, |_| {
         Some(JoinAnswer::Refused { reason: JoinRefusal::NameTaken, detail: "by tower".into() })
     })
     .await;
     let error = joined.unwrap_err();
     assert!(matches!(error, JoinError::Refused { reason: JoinRefusal::NameTaken, .. }), "{error}");
     assert_eq!(error.to_string(), "another node has this name: join with another --name: by tower");
+    let SecureError::JoinRefused { node, why, .. } = served else { panic!("{served}") };
+    assert_eq!((node, why), (joiner().node_id(), error.to_string()));
 }
 
 #[tokio::test]
@@ -169,12 +182,6 @@ async fn unknown_ended_and_misdirected_tickets() {
     let (joined, served) = join_with(&mut issuer, &unknown, |_| None).await;
     assert!(matches!(joined.unwrap_err(), JoinError::UnknownTicket));
     assert!(matches!(served, SecureError::JoinUnknownTicket));
-
-    let (x, _y) = tokio::io::duplex(64);
-    let ended = Ticket { expires: NOW - 1, ..ticket(&issuer, 8) };
-    let name = NodeName::parse("pi").unwrap();
-    let error = join_over(x.compat(), &ended, &joiner(), &name, &TestClock::new(NOW, 1)).await.unwrap_err();
-    assert!(matches!(error, JoinError::Ticket(TicketError::Expired { ago_s: 1 })), "{error}");
 
     let other = Ticket { issuer: joiner().node_id(), ..ticket(&issuer, 8) };
     let (joined, served) = join_with(&mut issuer, &other, |_| panic!("asked")).await;
@@ -219,4 +226,60 @@ async fn a_node_that_takes_no_tickets_is_told_apart() {
         accept(plain.security.clone(), y.compat())
     );
     assert!(matches!(joined.unwrap_err(), JoinError::NotAnIssuer));
+}
+
+/// An hour off: the ticket's end looks past or far, and the certificates hold.
+#[tokio::test]
+async fn a_clock_that_is_an_hour_off_joins() {
+    let mut issuer = issuer();
+    open_tickets(&issuer, [9]);
+    let ticket = ticket(&issuer, 9);
+    for now in [NOW - 3600, NOW + 3600] {
+        assert_eq!(ticket.check_time(now).is_err(), now > NOW, "a minute is left by the issuer's clock");
+        let mut told = 0;
+        let (joined, _) = join_at(&mut issuer, &ticket, now, |ask| {
+            told = ask.unix_time;
+            Some(grant(&ask.keys, &ask.name, Role::Worker))
+        })
+        .await;
+        assert_eq!(joined.unwrap().issuer_time, NOW);
+        assert_eq!(told, now);
+    }
+}
+
+/// A machine without a clock of its own begins in 1970, another has one that is years ahead: both sides learn why it can't join,
+/// and what was granted all the same is not taken.
+#[tokio::test]
+async fn a_clock_that_is_years_off_is_named_on_both_sides() {
+    let mut issuer = issuer();
+    open_tickets(&issuer, [9]);
+    let ticket = ticket(&issuer, 9);
+    for (now, differ, direction) in
+        [(0, "20833 d 8 h", "ahead of"), (NOW + 2 * LIFETIME_S, "730 d", "behind")]
+    {
+        let (joined, served) = join_at(&mut issuer, &ticket, now, |ask| {
+            assert_eq!(ask.unix_time, now);
+            Some(JoinAnswer::Refused { reason: JoinRefusal::Clocks, detail: "clocks differ".into() })
+        })
+        .await;
+        let error = joined.unwrap_err().to_string();
+        assert!(error.contains("clocks differ by"), "{error}");
+        assert!(error.contains(&format!("clock is {differ} {direction} this one")), "{error}");
+        let told = served.to_string();
+        assert!(told.contains("pi") && told.contains("clocks differ"), "{told}");
+
+        let (joined, _) =
+            join_at(&mut issuer, &ticket, now, |ask| Some(grant(&ask.keys, &ask.name, Role::Worker))).await;
+        assert!(matches!(joined.unwrap_err(), JoinError::Identity(IdentityError::Clock { .. })));
+    }
+}
+
+/// A wrong clock is no way around the checks: the issuer must hold by its own time, and be the ticket's.
+#[tokio::test]
+async fn a_wrong_clock_opens_nothing() {
+    let mut issuer = issuer();
+    open_tickets(&issuer, [9]);
+    let other = Ticket { issuer: joiner().node_id(), ..ticket(&issuer, 9) };
+    let (joined, _) = join_at(&mut issuer, &other, 0, |_| panic!("asked")).await;
+    assert!(matches!(joined.unwrap_err(), JoinError::OtherIssuer { .. }));
 }

@@ -3,11 +3,15 @@
 //! Strangers have 256 places together and 8 for each IPv4 address or IPv6 /64; 64 failures at once and then 8 a second close the door
 //! to an address. Addresses with which there was a session, or which this node dials itself, are members': they have places of
 //! their own and their failures are not charged, so that somebody behind the same router can't lock a member out. Nor can strangers
-//! take the places that they do not have.
+//! take the places that they do not have. Where all places are taken, the oldest connection that has said nothing gives way to the
+//! newcomer; only an address of strangers that has its eight is turned away.
+//!
+//! Telling of refusals is bounded, too: each costs a line in the log, and the one who is refused decides how many there are.
 use std::{
     collections::{HashMap, HashSet, VecDeque},
     convert::Infallible,
     net::{IpAddr, Ipv4Addr},
+    sync::Arc,
     task::{Context, Poll},
     time::Duration,
 };
@@ -23,6 +27,7 @@ use libp2p::{
 };
 use tokio::time::Instant;
 
+use super::place::{Place, Places};
 use crate::net::refusal;
 
 /// Open at once before there is a session, of strangers.
@@ -36,6 +41,9 @@ const PER_MEMBER_BLOCK: usize = 64;
 /// Failures that an address may have at once, and how fast they are forgotten.
 const BURST: u32 = 64;
 const FORGOTTEN_EACH: Duration = Duration::from_millis(125);
+/// Refusals of one address that are told at once, and how soon the next one is; all of them are counted.
+const TOLD: u32 = 16;
+const TOLD_EACH: Duration = Duration::from_secs(1);
 /// Addresses remembered, of each kind; the oldest are forgotten first.
 const REMEMBERED: usize = 4096;
 
@@ -68,9 +76,6 @@ impl Block {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error, strum::IntoStaticStr)]
 #[strum(serialize_all = "snake_case")]
 pub(crate) enum Crowded {
-    /// All places of its kind are taken.
-    #[error("too many handshakes at once")]
-    Everywhere,
     /// The places of its address are taken.
     #[error("too many handshakes at once from this address")]
     Address,
@@ -103,20 +108,40 @@ impl<V> Remembered<V> {
     }
 }
 
+/// A handshake that goes on.
+struct Open {
+    block: Option<Block>,
+    member: bool,
+    place: Arc<Place>,
+}
+
 /// The rules, without a network.
 struct Door {
-    open: HashMap<ConnectionId, (Option<Block>, bool)>,
+    open: HashMap<ConnectionId, Open>,
     /// When the failures of an address will all be forgotten.
     failures: Remembered<Instant>,
+    /// The same for what was told of it.
+    told: Remembered<Instant>,
     members: Remembered<()>,
 }
 
 impl Door {
     fn new() -> Self {
-        Self { open: HashMap::new(), failures: Remembered::new(), members: Remembered::new() }
+        Self {
+            open: HashMap::new(),
+            failures: Remembered::new(),
+            told: Remembered::new(),
+            members: Remembered::new(),
+        }
     }
 
-    fn enter(&mut self, id: ConnectionId, block: Option<Block>, now: Instant) -> Result<(), Crowded> {
+    fn enter(
+        &mut self,
+        id: ConnectionId,
+        block: Option<Block>,
+        now: Instant,
+        place: impl FnOnce() -> Arc<Place>,
+    ) -> Result<(), Crowded> {
         let member = block.is_some_and(|block| self.members.known.contains_key(&block));
         let (places, per_block) = if member { (MEMBERS, PER_MEMBER_BLOCK) } else { (STRANGERS, PER_BLOCK) };
         if let Some(block) = block {
@@ -124,24 +149,49 @@ impl Door {
             if !member && until.saturating_duration_since(now) > FORGOTTEN_EACH * (BURST - 1) {
                 return Err(Crowded::Failures);
             }
-            if self.open.values().filter(|(other, _)| *other == Some(block)).count() >= per_block {
-                return Err(Crowded::Address);
+            let same = |open: &Open| open.block == Some(block);
+            if self.open.values().filter(|o| same(o)).count() >= per_block {
+                if !member {
+                    return Err(Crowded::Address);
+                }
+                self.make_way(same);
             }
         }
-        if self.open.values().filter(|(_, other)| *other == member).count() >= places {
-            return Err(Crowded::Everywhere);
+        let kind = |open: &Open| open.member == member;
+        if self.open.values().filter(|o| kind(o)).count() >= places {
+            self.make_way(kind);
         }
-        self.open.insert(id, (block, member));
+        self.open.insert(id, Open { block, member, place: place() });
         Ok(())
+    }
+
+    /// Takes a place away: that of the oldest which said nothing, else of the oldest. It is no failure of its own.
+    fn make_way(&mut self, of: impl Fn(&Open) -> bool) {
+        let candidates = self.open.iter().filter(|(_, open)| of(open));
+        let oldest = candidates.min_by_key(|(id, open)| (!open.place.is_silent(), **id)).map(|(id, _)| *id);
+        if let Some(open) = oldest.and_then(|id| self.open.remove(&id)) {
+            open.place.take_away();
+        }
     }
 
     /// The handshake is over; `failed` if it was the other side's fault.
     fn leave(&mut self, id: ConnectionId, failed: bool, now: Instant) {
-        let Some((Some(block), _)) = self.open.remove(&id) else { return };
-        if failed {
+        let Some(open) = self.open.remove(&id) else { return };
+        open.place.over();
+        if let (Some(block), true) = (open.block, failed) {
             let until = self.failures.known.get(&block).copied().unwrap_or(now).max(now);
             self.failures.put(block, until + FORGOTTEN_EACH);
         }
+    }
+
+    /// Whether a refusal of this address is to be told.
+    fn tells(&mut self, block: Block, now: Instant) -> bool {
+        let until = self.told.known.get(&block).copied().unwrap_or(now).max(now);
+        let tells = until - now <= TOLD_EACH * (TOLD - 1);
+        if tells {
+            self.told.put(block, until + TOLD_EACH);
+        }
+        tells
     }
 
     fn know(&mut self, block: Block) {
@@ -150,18 +200,27 @@ impl Door {
 }
 
 /// The rules as the first behaviour of the swarm.
-pub(in crate::net) struct Admission(Door);
+pub(in crate::net) struct Admission {
+    door: Door,
+    places: Places,
+}
 
 impl Admission {
-    pub(in crate::net) fn new() -> Self {
-        Self(Door::new())
+    /// `places` is where connections come for the places that they are given here.
+    pub(in crate::net) fn new(places: Places) -> Self {
+        Self { door: Door::new(), places }
     }
 
     /// A member is to be found at `address`.
     pub(in crate::net) fn know(&mut self, address: &Multiaddr) {
         if let Some(block) = Block::of(address) {
-            self.0.know(block);
+            self.door.know(block);
         }
+    }
+
+    /// Whether a refusal of `remote` is to be told; it may have been one of thousands.
+    pub(in crate::net) fn tells(&mut self, remote: &Multiaddr) -> bool {
+        Block::of(remote).is_none_or(|block| self.door.tells(block, Instant::now()))
     }
 }
 
@@ -175,7 +234,8 @@ impl NetworkBehaviour for Admission {
         _: &Multiaddr,
         remote: &Multiaddr,
     ) -> Result<(), ConnectionDenied> {
-        self.0.enter(id, Block::of(remote), Instant::now()).map_err(ConnectionDenied::new)
+        let place = || self.places.give(remote);
+        self.door.enter(id, Block::of(remote), Instant::now(), place).map_err(ConnectionDenied::new)
     }
 
     fn handle_established_inbound_connection(
@@ -186,7 +246,8 @@ impl NetworkBehaviour for Admission {
         remote: &Multiaddr,
     ) -> Result<THandler<Self>, ConnectionDenied> {
         // The upgrade is done: whoever is there is a member.
-        self.0.leave(id, false, Instant::now());
+        self.door.leave(id, false, Instant::now());
+        self.places.forget(remote);
         self.know(remote);
         Ok(dummy::ConnectionHandler)
     }
@@ -207,7 +268,8 @@ impl NetworkBehaviour for Admission {
         if let FromSwarm::ListenFailure(failure) = event {
             let ours = matches!(failure.error, ListenError::Denied { .. } | ListenError::Aborted);
             let failed = !ours && refusal::of_inbound(failure.error).is_some();
-            self.0.leave(failure.connection_id, failed, Instant::now());
+            self.door.leave(failure.connection_id, failed, Instant::now());
+            self.places.forget(failure.send_back_addr);
         }
     }
 

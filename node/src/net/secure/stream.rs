@@ -3,7 +3,7 @@ use std::{
     fmt, io,
     pin::Pin,
     sync::{
-        Arc,
+        Arc, OnceLock,
         atomic::{AtomicU64, Ordering},
     },
     task::{Context, Poll, ready},
@@ -18,10 +18,14 @@ use octomesh_protocol::session::{
 };
 use zeroize::Zeroize as _;
 
+use super::{Farewell, SecureError};
 use crate::app::clock::Clock;
 
+mod ahead;
+mod ending;
 mod rekeying;
 
+use ahead::Ahead;
 use rekeying::{Rekeying, Turn};
 
 /// Two whole records: while one waits for its rest, the one before it can still be read out.
@@ -35,6 +39,8 @@ pub(crate) struct Traffic {
     pub(crate) rekeys: Arc<AtomicU64>,
     /// Of all sessions of this node.
     pub(crate) all_rekeys: Option<prometheus::IntCounter>,
+    /// What this side's close record says when it is set; it also bounds how long the end may take.
+    pub(crate) farewell: Arc<OnceLock<Farewell>>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -80,7 +86,10 @@ pub(crate) struct SecureStream<T> {
     /// What was opened and not read out yet.
     plain_start: usize,
     plain_end: usize,
+    /// What was read while a writer waited.
+    ahead: Ahead,
     reading: Reading,
+    patience: ending::Patience,
 }
 
 impl<T> Drop for SecureStream<T> {
@@ -111,7 +120,9 @@ impl<T> SecureStream<T> {
             end: 0,
             plain_start: 0,
             plain_end: 0,
+            ahead: Ahead::default(),
             reading: Reading::Open,
+            patience: ending::Patience::default(),
         }
     }
 
@@ -120,16 +131,16 @@ impl<T> SecureStream<T> {
         match self.session.seal(&mut self.out) {
             Ok(()) => self.writing = Writing::Sealed(0),
             Err(error) => {
-                self.queue_close(CloseReason::LimitReached)?;
+                self.queue_close(CloseReason::LimitReached, "")?;
                 return Err(invalid(error));
             }
         }
         Ok(())
     }
 
-    fn queue_close(&mut self, reason: CloseReason) -> io::Result<()> {
+    fn queue_close(&mut self, reason: CloseReason, detail: &str) -> io::Result<()> {
         self.out.zeroize();
-        self.out = self.session.close(reason).map_err(invalid)?;
+        self.out = self.session.close_with(reason, detail).map_err(invalid)?;
         self.writing = Writing::Sealed(0);
         self.ending = Ending::CloseQueued;
         Ok(())
@@ -150,6 +161,13 @@ impl<T> SecureStream<T> {
                 self.plain_start = self.start + HEADER_BYTES;
                 self.plain_end = self.plain_start + body.len();
                 None
+            }
+            Opened::Close(reason) if reason.is_refusal() => {
+                let farewell = Farewell::heard(reason, self.session.close_detail());
+                return Err(io::Error::new(
+                    io::ErrorKind::ConnectionRefused,
+                    SecureError::RefusedByPeer(farewell),
+                ));
             }
             Opened::Close(reason) => {
                 tracing::debug!(%reason, "the other side ended the session");
@@ -228,14 +246,18 @@ impl<T: AsyncWrite + Unpin> SecureStream<T> {
         }
         Poll::Ready(Ok(()))
     }
+}
 
+impl<T: AsyncRead + AsyncWrite + Unpin> SecureStream<T> {
     fn poll_seal_and_drain(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         ready!(self.poll_drain(cx))?;
         if self.ending == Ending::Open && self.out.len() > HEADER_BYTES {
-            if self.must_wait(self.out.len() - HEADER_BYTES) {
+            if self.waits_for_key(cx, self.out.len() - HEADER_BYTES)? {
                 self.poll_time(cx)?;
                 return Poll::Pending;
             }
+            // The answer to a rekey may have come, and have something to say first.
+            ready!(self.poll_drain(cx))?;
             self.seal()?;
         }
         self.poll_drain(cx)
@@ -243,6 +265,12 @@ impl<T: AsyncWrite + Unpin> SecureStream<T> {
 
     fn poll_write_some(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         const FULL: usize = HEADER_BYTES + MAX_BODY_BYTES;
+        if self.traffic.farewell.get().is_some() && self.ending != Ending::Ended {
+            // The multiplexer's own good-bye would end the other side's reading before it comes to the reason. So the reason comes
+            // first, and what is written after it goes nowhere.
+            ready!(self.poll_last_words(cx))?;
+            return Poll::Ready(Ok(bytes.len()));
+        }
         if self.ending != Ending::Open {
             return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
         }
@@ -266,10 +294,24 @@ impl<T: AsyncWrite + Unpin> SecureStream<T> {
         Poll::Ready(Ok(taken.len()))
     }
 
+    /// The close record of a session that its owner ends, after what is already sealed.
+    fn poll_last_words(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        ready!(self.poll_drain(cx))?;
+        if self.ending == Ending::Open
+            && let Some(Farewell { reason, detail }) = self.traffic.farewell.get().cloned()
+        {
+            self.queue_close(reason, &detail)?;
+        }
+        self.poll_drain(cx)
+    }
+
     fn poll_end(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if self.traffic.farewell.get().is_some() {
+            ready!(self.poll_last_words(cx))?;
+        }
         ready!(self.poll_seal_and_drain(cx))?;
         if self.ending == Ending::Open {
-            self.queue_close(CloseReason::Done)?;
+            self.queue_close(CloseReason::Done, "")?;
         }
         ready!(self.poll_drain(cx))?;
         self.ending = Ending::Ended;
@@ -277,10 +319,13 @@ impl<T: AsyncWrite + Unpin> SecureStream<T> {
         Pin::new(&mut self.io).poll_close(cx)
     }
 
-    /// Remembers who waits, so that reading can wake it.
-    fn waits<O>(&mut self, cx: &Context<'_>, result: Poll<O>) -> Poll<O> {
+    /// Remembers who waits, so that reading can wake it. Somebody who is sent away does not wait for long.
+    fn waits<O>(&mut self, cx: &mut Context<'_>, result: Poll<io::Result<O>>) -> Poll<io::Result<O>> {
         if result.is_pending() {
             self.rekeying.writer = Some(cx.waker().clone());
+            if self.traffic.farewell.get().is_some() {
+                return self.patience.poll(cx);
+            }
         }
         result
     }
@@ -293,11 +338,17 @@ impl<T: AsyncRead + AsyncWrite + Unpin> SecureStream<T> {
         }
         loop {
             self.push_control(cx);
+            let taken = self.ahead.take(out);
+            if taken > 0 {
+                return Poll::Ready(Ok(taken));
+            }
             if let Some(plain) = self.input.get(self.plain_start..self.plain_end)
                 && !plain.is_empty()
             {
                 let taken = plain.len().min(out.len());
-                out.iter_mut().zip(plain).for_each(|(to, from)| *to = *from);
+                if let (Some(to), Some(from)) = (out.get_mut(..taken), plain.get(..taken)) {
+                    to.copy_from_slice(from);
+                }
                 self.plain_start += taken;
                 return Poll::Ready(Ok(taken));
             }
@@ -339,7 +390,7 @@ impl<T: AsyncRead + AsyncWrite + Unpin> AsyncRead for SecureStream<T> {
     }
 }
 
-impl<T: AsyncWrite + Unpin> AsyncWrite for SecureStream<T> {
+impl<T: AsyncRead + AsyncWrite + Unpin> AsyncWrite for SecureStream<T> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let result = self.poll_write_some(cx, bytes);
         self.waits(cx, result)

@@ -28,12 +28,12 @@ impl Member {
 }
 
 pub(in crate::net) fn member(root: u8, secret: u8, seed: u8, unix: u64, join: Option<JoinService>) -> Member {
-    build(root, secret, seed, unix, join, RecordLimits::default())
+    build(root, secret, seed, unix, join, RecordLimits::default(), LIFETIME_S)
 }
 
 /// A member whose sessions rekey at `limits`.
 fn rekeying(seed: u8, limits: RecordLimits) -> Member {
-    build(1, 1, seed, NOW, None, limits)
+    build(1, 1, seed, NOW, None, limits, LIFETIME_S)
 }
 
 fn build(
@@ -43,6 +43,7 @@ fn build(
     unix: u64,
     join: Option<JoinService>,
     rekey_at: RecordLimits,
+    lifetime_s: u64,
 ) -> Member {
     let identity = Arc::new(NodeIdentity::from_seed([seed; 64]));
     let request = CertificateRequest {
@@ -52,14 +53,18 @@ fn build(
         grants: Grants::default(),
         serial: 1,
         now: NOW,
-        lifetime_s: LIFETIME_S,
+        lifetime_s,
     };
     let chain = MeshRoot::from_seed([root; 64]).issue(request).unwrap();
     let (sessions, opened) = mpsc::channel(4);
-    let clock = Arc::new(TestClock::new(unix, u64::from(seed)));
+    // Every process draws another static key, also one with an identity that another has.
+    static PROCESSES: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
+    let process = PROCESSES.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+    let clock = Arc::new(TestClock::new(unix, process << 8 | u64::from(seed)));
     let secret = MeshSecret::from_bytes([secret; 32]);
-    let config =
-        SecureConfig::new(identity.clone(), chain, &secret, clock, sessions).unwrap().rekey_at(rekey_at);
+    let config = SecureConfig::new(identity.clone(), Trust::fixed(chain, &secret), clock, sessions)
+        .unwrap()
+        .rekey_at(rekey_at);
     Member { security: Security::new(Arc::new(config), join), identity, opened }
 }
 
@@ -121,12 +126,8 @@ async fn an_expired_certificate_is_refused_with_the_clocks() {
     assert!(error.to_string().contains("clocks differ by 3 h"), "{error}");
 }
 
-#[tokio::test]
-async fn a_self_dial_is_told_apart() {
-    let (a, again) = (member(1, 1, 2, NOW, None), member(1, 1, 2, NOW, None));
-    let (dialled, accepted) = connect(&a, &again).await;
-    assert!(matches!(dialled.unwrap_err(), SecureError::SelfDial));
-    assert!(accepted.is_err());
+fn explain(error: &(dyn std::error::Error + 'static)) -> String {
+    diagnose(error, Cause::Io).message
 }
 
 #[tokio::test]
@@ -472,4 +473,7 @@ async fn libp2p_takes_it_as_its_security() {
 }
 
 mod limits;
+mod refused;
 mod rekey;
+pub(in crate::net) mod revoked;
+mod soak;

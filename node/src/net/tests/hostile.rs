@@ -72,7 +72,7 @@ async fn junk_on_any_protocol_ends_its_stream_and_nothing_else() {
     evil.connect(&mut victim).await;
     let mut control = evil.handle.control.clone();
     let target = peer_id(victim.node).unwrap();
-    for protocol in ["/octomesh/cards/1", "/octomesh/sync/1"] {
+    for protocol in ["/octomesh/cards/1", "/octomesh/sync/1", "/octomesh/swim/1"] {
         for bytes in junk() {
             let protocol = StreamProtocol::new(protocol);
             let mut stream = control.open_stream(target, protocol).await.unwrap();

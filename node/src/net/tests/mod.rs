@@ -1,6 +1,11 @@
 //! Real drivers over both transports, and the parts of a peer that does not keep to the rules.
+mod adverts;
 mod conformance;
+mod dials;
 mod hostile;
+mod refused;
+mod revoked;
+mod swim;
 
 use std::{sync::Arc, time::Duration};
 
@@ -9,9 +14,12 @@ use tokio::{sync::mpsc, task::JoinSet};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    NetConfig, NetEvent, NetHandle, StepListener, TransportKind,
+    NetConfig, NetEvent, NetHandle, StepListener, SwimLink, TransportKind,
     driver::start,
-    secure::{Security, tests::member},
+    secure::{
+        Security,
+        tests::{Member, member},
+    },
 };
 use crate::metrics::NodeMetrics;
 
@@ -25,6 +33,7 @@ pub(crate) struct Peer {
     pub(crate) handle: NetHandle,
     pub(crate) events: mpsc::Receiver<NetEvent>,
     pub(crate) steps: StepListener,
+    pub(crate) swim: SwimLink,
     pub(crate) address: String,
     pub(crate) metrics: NodeMetrics,
     pub(super) security: Security,
@@ -34,7 +43,16 @@ pub(crate) struct Peer {
 
 /// A member of the one mesh of these tests, listening at `listen`: `memory:0` or `127.0.0.1:0`.
 pub(crate) async fn peer(seed: u8, listen: &str) -> Peer {
-    let member = member(1, 1, seed, NOW, None);
+    peer_at(seed, listen, NOW).await
+}
+
+/// The same, with its clock at `unix`.
+async fn peer_at(seed: u8, listen: &str, unix: u64) -> Peer {
+    peer_of(member(1, 1, seed, unix, None), listen).await
+}
+
+/// The same for a member that was made elsewhere.
+pub(super) async fn peer_of(member: Member, listen: &str) -> Peer {
     let kind = if listen.starts_with("memory:") { TransportKind::Memory } else { TransportKind::Tcp };
     let metrics = NodeMetrics::new("test").unwrap();
     let node = member.node();
@@ -46,16 +64,19 @@ pub(crate) async fn peer(seed: u8, listen: &str) -> Peer {
         opened: member.opened,
         listen: vec![listen.to_owned()],
         metrics: metrics.net.clone(),
+        dropped: metrics.dropped.clone(),
     })
     .await
     .unwrap();
     let (stop, mut tasks) = (CancellationToken::new(), JoinSet::new());
     tasks.spawn(network.driver.run(stop.clone()));
+    tasks.spawn(network.swim_traffic.run(stop.clone()));
     Peer {
         node,
         handle: network.handle,
         events: network.events,
         steps: network.steps,
+        swim: network.swim,
         address: network.listening[0].clone(),
         metrics,
         security: member.security,
@@ -97,6 +118,11 @@ impl Peer {
     pub(crate) fn kill(mut self) {
         self.tasks.abort_all();
     }
+}
+
+/// What a peer trusts.
+pub(crate) fn trusting(peer: &Peer) -> crate::trust::TrustReader {
+    peer.security.trust()
 }
 
 /// The security of a peer that dials by hand.

@@ -12,9 +12,15 @@ fn a_signature_holds_for_one_pair_domain_and_message() {
     assert!(!signature.verifies(own.public(), Domain::Identity, b"hello"));
     assert!(!signature.verifies(own.public(), Domain::Join, b"hellp"));
     assert!(!signature.verifies(other.public(), Domain::Join, b"hello"));
-    // The all-zero key is a point of small order, under which a zero signature would verify without the strict form.
-    let zero = PublicKeys { ed25519: [0; 32], ml_dsa: own.public().ml_dsa().clone() };
-    assert!(!Signature::from_bytes([0; SIGNATURE_BYTES]).verifies(&zero, Domain::Join, b"hello"));
+    // The neutral point as a key, and as the point of a signature: without the strict form it verifies for every message. The other
+    // half is good.
+    let mut neutral = [0; 32];
+    neutral[0] = 1;
+    let small = PublicKeys { ed25519: neutral, ml_dsa: own.public().ml_dsa().clone() };
+    let mut bytes = *signature.as_bytes();
+    bytes[..64].fill(0);
+    bytes[0] = 1;
+    assert!(!Signature::from_bytes(bytes).verifies(&small, Domain::Join, b"hello"));
 }
 
 /// Both halves of either key pair, in all four combinations: only the one with both good halves holds.

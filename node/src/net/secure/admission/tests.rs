@@ -8,6 +8,10 @@ fn id(n: usize) -> ConnectionId {
     ConnectionId::new_unchecked(n)
 }
 
+fn enter(door: &mut Door, id: ConnectionId, block: Option<Block>, now: Instant) -> Result<(), Crowded> {
+    door.enter(id, block, now, Arc::default)
+}
+
 #[test]
 fn addresses_that_count_as_one() {
     assert_ne!(block("192.0.2.1:1"), block("192.0.2.2:1"));
@@ -22,12 +26,12 @@ fn addresses_that_count_as_one() {
 #[tokio::test(start_paused = true)]
 async fn a_thousand_connections_from_one_address() {
     let (mut door, now) = (Door::new(), Instant::now());
-    let results: Vec<_> = (0..1000).map(|n| door.enter(id(n), block("192.0.2.1:1"), now)).collect();
+    let results: Vec<_> = (0..1000).map(|n| enter(&mut door, id(n), block("192.0.2.1:1"), now)).collect();
     assert_eq!(results.iter().filter(|r| r.is_ok()).count(), 8);
     assert_eq!(results.last(), Some(&Err(Crowded::Address)));
-    assert_eq!(door.enter(id(2000), block("192.0.2.2:1"), now), Ok(()), "others get in");
+    assert_eq!(enter(&mut door, id(2000), block("192.0.2.2:1"), now), Ok(()), "others get in");
     door.leave(id(0), false, now);
-    assert_eq!(door.enter(id(2001), block("192.0.2.1:1"), now), Ok(()));
+    assert_eq!(enter(&mut door, id(2001), block("192.0.2.1:1"), now), Ok(()));
 }
 
 /// PROTOCOL 5.5: 256 silent ones, from 32 addresses.
@@ -36,10 +40,45 @@ async fn silent_connections_do_not_keep_a_member_out() {
     let (mut door, now) = (Door::new(), Instant::now());
     door.know(block("192.0.2.1:1").unwrap());
     for n in 0..256 {
-        assert_eq!(door.enter(id(n), block(&format!("198.51.100.{}:1", n / 8)), now), Ok(()), "{n}");
+        assert_eq!(enter(&mut door, id(n), block(&format!("198.51.100.{}:1", n / 8)), now), Ok(()), "{n}");
     }
-    assert_eq!(door.enter(id(256), block("203.0.113.9:1"), now), Err(Crowded::Everywhere));
-    assert_eq!(door.enter(id(257), block("192.0.2.1:1"), now), Ok(()), "a member");
+    assert_eq!(enter(&mut door, id(257), block("192.0.2.1:1"), now), Ok(()), "a member");
+    assert!(door.open.contains_key(&id(0)), "a member has a place of its own");
+    // A newcomer from an address that nobody knows: the oldest silent one gives way.
+    assert_eq!(enter(&mut door, id(258), block("203.0.113.9:1"), now), Ok(()));
+    assert!(!door.open.contains_key(&id(0)) && door.open.contains_key(&id(1)));
+}
+
+/// The same from a member's own address: it gets in, and whoever has said something stays longer.
+#[tokio::test(start_paused = true)]
+async fn silent_connections_from_a_members_own_address_give_way() {
+    let (mut door, now) = (Door::new(), Instant::now());
+    let address = block("192.0.2.1:1");
+    door.know(address.unwrap());
+    let spoke = Arc::new(Place::default());
+    door.enter(id(0), address, now, || Arc::clone(&spoke)).unwrap();
+    spoke.spoke();
+    let silent = Arc::new(Place::default());
+    door.enter(id(1), address, now, || Arc::clone(&silent)).unwrap();
+    for n in 2..10_000 {
+        assert_eq!(enter(&mut door, id(n), address, now), Ok(()));
+        assert!(door.open.len() <= PER_MEMBER_BLOCK);
+    }
+    assert!(door.open.contains_key(&id(0)) && door.open.contains_key(&id(9_999)));
+    assert!(!silent.is_silent(), "it was told");
+    door.leave(id(1), true, now);
+    assert!(door.failures.known.is_empty(), "to give way is no failure");
+}
+
+#[tokio::test(start_paused = true)]
+async fn refusals_are_told_of_sixteen_times_and_then_once_a_second() {
+    let (mut door, start) = (Door::new(), Instant::now());
+    let mut told =
+        |address: &str, now| (0..1000).filter(|_| door.tells(block(address).unwrap(), now)).count();
+    assert_eq!(told("192.0.2.1:1", start), 16);
+    assert_eq!(told("192.0.2.1:1", start + Duration::from_secs(2)), 2);
+    assert_eq!(told("192.0.2.2:1", start), 16, "others are told of");
+    assert_eq!(told("192.0.2.1:1", start + Duration::from_secs(3600)), 16);
 }
 
 /// PROTOCOL 5.4: many wrong secrets from one address.
@@ -50,7 +89,7 @@ async fn failures_close_the_door_to_an_address_and_are_forgotten() {
     let mut fails = |count: usize, now| {
         (0..count)
             .take_while(|n| {
-                let entered = door.enter(id(*n), address, now);
+                let entered = enter(&mut door, id(*n), address, now);
                 door.leave(id(*n), true, now);
                 entered.is_ok()
             })
@@ -60,7 +99,7 @@ async fn failures_close_the_door_to_an_address_and_are_forgotten() {
     assert_eq!(fails(1000, start), 0);
     assert_eq!(fails(1000, start + Duration::from_secs(1)), 8);
     assert_eq!(fails(1000, start + Duration::from_secs(3600)), 64);
-    assert_eq!(door.enter(id(5000), block("192.0.2.2:1"), start), Ok(()), "others are not charged");
+    assert_eq!(enter(&mut door, id(5000), block("192.0.2.2:1"), start), Ok(()), "others are not charged");
 }
 
 /// The same flood from a member's own address: its failures are not held against the member.
@@ -70,7 +109,7 @@ async fn a_flood_from_a_members_own_address_does_not_lock_it_out() {
     let address = block("192.0.2.1:1");
     door.know(address.unwrap());
     for n in 0..10_000 {
-        assert_eq!(door.enter(id(n), address, now), Ok(()));
+        assert_eq!(enter(&mut door, id(n), address, now), Ok(()));
         door.leave(id(n), true, now);
     }
 }
@@ -80,7 +119,7 @@ async fn memory_is_bounded_whatever_the_addresses() {
     let (mut door, now) = (Door::new(), Instant::now());
     for n in 0..REMEMBERED * 2 {
         let address = Some(Block::V6([0x2001, 0xdb8, (n >> 8) as u16, n as u16]));
-        door.enter(id(n), address, now).unwrap();
+        enter(&mut door, id(n), address, now).unwrap();
         door.leave(id(n), true, now);
         door.know(Block::V6([0x2001, 0xdb9, (n >> 8) as u16, n as u16]));
     }

@@ -1,0 +1,128 @@
+//! Revocations, and what a node that was away can know.
+use super::*;
+
+fn out(mesh: &mut Mesh, byte: u8) -> Vec<Effect> {
+    mesh.give(Input::Trust { revoked: BTreeMap::from([(id(byte), "revoked: stolen".to_owned())]) })
+}
+
+fn closed(mesh: &mut Mesh, byte: u8) {
+    mesh.give(Input::Disconnected { node: id(byte), last: true, reason: "gone".into() });
+}
+
+fn unreachable(mesh: &mut Mesh, byte: u8) {
+    let reason = "refused".to_owned();
+    mesh.give(Input::DialFailed { node: Some(id(byte)), address: None, reason });
+}
+
+fn trusts(mesh: &Mesh, byte: u8) -> bool {
+    mesh.state.view().may_trust(id(byte))
+}
+
+#[test]
+fn a_revoked_member_leaves_at_once_and_for_good() {
+    let mut mesh = Mesh::new();
+    mesh.connect(1);
+    mesh.connect(2);
+    let shown = tool("work");
+    let offered = manifest(&[Arc::clone(&shown)]);
+    mesh.give(Input::Advert { advert: advert(1, 1, 1, &offered), direct: true });
+    mesh.give(Input::Manifest { node: id(1), hash: offered.hash().unwrap(), manifest: offered.clone() });
+    mesh.give(Input::Cards { cards: vec![shown] });
+    assert!(mesh.member(1).tools_complete);
+    let effects = out(&mut mesh, 1);
+    assert!(effects.contains(&Effect::Transition { node: id(1), name: name("n1"), to: MemberState::Left }));
+    assert!(effects.contains(&Effect::Persist) && effects.contains(&Effect::Sync { node: id(2) }));
+    assert!(!effects.contains(&Effect::Sync { node: id(1) }));
+    let gone = mesh.member(1);
+    assert_eq!((gone.state, gone.problem.as_deref()), (MemberState::Left, Some("revoked: stolen")));
+    assert!(!gone.connected && gone.tools.is_empty() && gone.advert.is_none() && gone.addresses.is_empty());
+    assert!(mesh.state.remembered().iter().all(|m| m.node != id(1)), "after a restart it is not dialled");
+    closed(&mut mesh, 1);
+
+    // Whatever comes from it or about it: nothing changes.
+    mesh.connect(1);
+    mesh.give(Input::Advert { advert: advert(1, 1, 2, &offered), direct: false });
+    mesh.told(1);
+    let from = Some(id(2));
+    let members =
+        vec![MemberAddress { node: id(1), name: name("n1"), addresses: vec!["192.0.2.1:9400".into()] }];
+    mesh.give(Input::Members { from, members });
+    mesh.give(Input::Rtt { node: id(1), rtt: Duration::from_millis(1) });
+    assert_eq!(*mesh.member(1), Member { suite: None, ..(*gone).clone() });
+    for _ in 0..100 {
+        assert!(!dials(&mesh.later(1_000)).contains(&id(1)));
+    }
+}
+
+#[test]
+fn one_that_was_never_met_does_not_come_in_later() {
+    let mut mesh = Mesh::new();
+    out(&mut mesh, 1);
+    mesh.told(1);
+    mesh.connect(1);
+    assert!(mesh.state.view().get(id(1)).is_none());
+}
+
+#[test]
+fn a_node_that_was_away_asks_another_member_first() {
+    let mut mesh = Mesh::new();
+    // Both are in the file of the last run.
+    mesh.told(1);
+    mesh.told(2);
+    mesh.connect(1);
+    assert!(!trusts(&mesh, 1), "nothing was exchanged");
+    mesh.give(Input::Exchanged { node: id(1) });
+    assert!(!trusts(&mesh, 1), "a revoked node tells nothing against itself");
+    mesh.connect(2);
+    assert!(!trusts(&mesh, 1), "a session is no exchange");
+    mesh.give(Input::Exchanged { node: id(2) });
+    assert!(trusts(&mesh, 1) && trusts(&mesh, 2), "each vouches for the other");
+    // One of them goes: what it said still counts.
+    closed(&mut mesh, 2);
+    assert!(trusts(&mesh, 1));
+    // Away from everybody: begins anew.
+    closed(&mut mesh, 1);
+    mesh.connect(1);
+    mesh.give(Input::Exchanged { node: id(1) });
+    assert!(!trusts(&mesh, 1));
+}
+
+#[test]
+fn alone_with_the_caller_nobody_can_know() {
+    let mut mesh = Mesh::new();
+    mesh.connect(1);
+    assert!(!trusts(&mesh, 1));
+    mesh.give(Input::Exchanged { node: id(1) });
+    assert!(trusts(&mesh, 1), "a mesh of two works");
+
+    let mut mesh = Mesh::new();
+    mesh.told(1);
+    mesh.told(2);
+    mesh.connect(1);
+    mesh.give(Input::Exchanged { node: id(1) });
+    assert!(!trusts(&mesh, 1), "the third is looked for first");
+    unreachable(&mut mesh, 2);
+    assert!(trusts(&mesh, 1), "and is switched off");
+    // Somebody of whom only the caller tells is no member that could be asked.
+    let members =
+        vec![MemberAddress { node: id(3), name: name("n3"), addresses: vec!["192.0.2.3:1".into()] }];
+    mesh.give(Input::Members { from: Some(id(1)), members });
+    assert!(trusts(&mesh, 1));
+}
+
+#[test]
+fn who_comes_back_looks_for_everybody_at_once() {
+    let mut mesh = Mesh::new();
+    mesh.told(1);
+    mesh.told(2);
+    for _ in 0..12 {
+        unreachable(&mut mesh, 2);
+    }
+    assert!(!dials(&mesh.later(1_000)).contains(&id(2)), "it waits by now");
+    mesh.connect(1);
+    mesh.give(Input::Exchanged { node: id(1) });
+    assert!(!trusts(&mesh, 1), "that it did not answer before says nothing");
+    assert!(dials(&mesh.later(1)).contains(&id(2)));
+    unreachable(&mut mesh, 2);
+    assert!(trusts(&mesh, 1));
+}

@@ -1,0 +1,69 @@
+//! PROTOCOL 5.7: two nodes that dial each other at the same moment, again and again.
+use super::*;
+
+/// What a node sees of the other until it asks.
+fn drain(peer: &mut Peer) {
+    while let Ok(event) = peer.events.try_recv() {
+        if let NetEvent::Sync { reply, .. } = event {
+            reply.send(vec![1]).ok();
+        }
+    }
+}
+
+/// Whether `a` gets an answer of `b`.
+async fn answered(a: &mut Peer, b: &mut Peer) -> bool {
+    let question = a.handle.sync(b.node, vec![7]);
+    let mut answer = std::pin::pin!(b.wait(|e| match e {
+        NetEvent::Sync { reply, .. } => reply.send(vec![1]).ok(),
+        _ => None,
+    }));
+    tokio::select! {
+        result = question => result.is_ok(),
+        () = async { (&mut answer).await; std::future::pending().await } => unreachable!(),
+    }
+}
+
+#[tokio::test]
+async fn simultaneous_dials() {
+    for round in 0..20 {
+        let (mut a, mut b) = (peer(2, "127.0.0.1:0").await, peer(3, "127.0.0.1:0").await);
+        assert!(a.handle.dial(Some(b.node), vec![b.address.clone()]));
+        assert!(b.handle.dial(Some(a.node), vec![a.address.clone()]));
+        let (at_a, at_b) = (b.node, a.node);
+        let here = a.wait(|e| matches!(e, NetEvent::Connected { node, .. } if node == at_a).then_some(()));
+        let there = b.wait(|e| matches!(e, NetEvent::Connected { node, .. } if node == at_b).then_some(()));
+        tokio::join!(here, there);
+        // Both have a session now; a second one may still come or go. Neither may be left without one.
+        for _ in 0..20 {
+            drain(&mut a);
+            drain(&mut b);
+            let open = (a.handle.sessions().await.unwrap().len(), b.handle.sessions().await.unwrap().len());
+            assert!(open.0 >= 1 && open.1 >= 1, "round {round}: {open:?}");
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        assert!(answered(&mut a, &mut b).await && answered(&mut b, &mut a).await, "round {round}");
+        let open = (a.handle.sessions().await.unwrap().len(), b.handle.sessions().await.unwrap().len());
+        assert!((1..=2).contains(&open.0) && open.0 == open.1, "round {round}: {open:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_port_where_nobody_listens_is_told_apart() {
+    let mut a = peer(21, "127.0.0.1:0").await;
+    let b = peer(22, "127.0.0.1:0").await;
+    let (node, address) = (b.node, b.address.clone());
+    let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let other = silent.local_addr().unwrap().to_string();
+    b.stop().await;
+    let how = |e| match e {
+        NetEvent::DialFailed { refused, .. } => Some(refused),
+        _ => None,
+    };
+    assert!(a.handle.dial(Some(node), vec![address]));
+    assert!(a.wait(how).await, "its process is gone");
+    // Somebody listens there, and hangs up.
+    assert!(a.handle.dial(Some(node), vec![other]));
+    drop(silent.accept().await.unwrap());
+    assert!(!a.wait(how).await);
+    a.stop().await;
+}
