@@ -92,12 +92,20 @@ impl ExecutorMetrics {
 pub struct NetMetrics {
     /// By direction (`in`, `out`) and result.
     pub handshakes: IntCounterVec,
+    /// Connections turned away before a byte was read, by reason.
+    pub turned_away: IntCounterVec,
     /// Duration of a handshake.
     pub handshake_seconds: Histogram,
     /// Sessions that got fresh secrets while they lasted.
     pub rekeys: IntCounter,
     /// Open sessions by suite.
     pub sessions: IntGaugeVec,
+    /// Those of them that go over a relay.
+    pub relayed_sessions: IntGauge,
+    /// Circuits of other members that go over this node.
+    pub relay_circuits: IntGauge,
+    /// What members asked of this node as a relay, by kind and result.
+    pub relay_requests: IntCounterVec,
     /// By direction and kind.
     pub gossip_messages: IntCounterVec,
     /// By direction and kind.
@@ -302,6 +310,11 @@ fn net(r: &Registrar<'_>) -> Result<NetMetrics, prometheus::Error> {
             "Session handshakes that ended, by direction and result.",
             &["direction", "result"],
         )?,
+        turned_away: r.counters(
+            "connections_turned_away_total",
+            "Connections from outside that were closed before a byte was read, by reason.",
+            &["reason"],
+        )?,
         handshake_seconds: r.histogram(
             "handshake_seconds",
             "Time from the first byte of a handshake to its end.",
@@ -309,6 +322,13 @@ fn net(r: &Registrar<'_>) -> Result<NetMetrics, prometheus::Error> {
         )?,
         rekeys: r.counter("rekeys_total", "Rekeys of sessions that ended well.")?,
         sessions: r.gauges("sessions", "Open sessions by suite.", &["suite"])?,
+        relayed_sessions: r.gauge("relayed_sessions", "Open sessions that go over a relay.")?,
+        relay_circuits: r.gauge("relay_circuits", "Circuits of other members that this node carries.")?,
+        relay_requests: r.counters(
+            "relay_requests_total",
+            "What members asked of this node as a relay, by kind and result.",
+            &["kind", "result"],
+        )?,
         gossip_messages: r.counters(
             "gossip_messages_total",
             "Gossip messages by direction and kind.",
@@ -423,6 +443,7 @@ mod tests {
             m.membership.peers.with_label_values(&[&label]).set(1);
             m.net.sessions.with_label_values(&[&label]).set(1);
             m.net.handshakes.with_label_values(&["in", &label]).inc();
+            m.net.turned_away.with_label_values(&[&label]).inc();
             m.net.gossip_messages.with_label_values(&["in", &label]).inc();
             m.net.gossip_bytes.with_label_values(&["in", &label]).inc();
             m.gpu_vram_bytes.with_label_values(&[&label, "total"]).set(1);
@@ -455,7 +476,7 @@ mod tests {
             }
         }
         assert_eq!(described, typed);
-        assert_eq!(described.len(), 32, "{described:?}");
+        assert_eq!(described.len(), 35, "{described:?}");
     }
 
     #[test]

@@ -20,6 +20,8 @@ use crate::{
     net::TransportKind,
 };
 
+pub mod simulated;
+
 /// A running node.
 pub struct TestNode {
     node: Arc<Node>,
@@ -30,6 +32,12 @@ impl std::fmt::Debug for TestNode {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "TestNode({})", self.node.name())
     }
+}
+
+/// An executor that stands still, until this is dropped.
+#[derive(Debug)]
+pub struct Wedge {
+    _until_dropped: tokio::sync::oneshot::Sender<()>,
 }
 
 /// Any error, as text: a test prints it and fails.
@@ -150,6 +158,38 @@ impl TestNode {
     pub async fn nodes(&self) -> TestResult<Value> {
         let reply = self.backend.nodes().await.map_err(text)?;
         serde_json::to_value(reply).map_err(text)
+    }
+
+    /// Makes its executor's task stand still until the guard is dropped; its heartbeat lives.
+    pub async fn wedge(&self) -> Wedge {
+        Wedge { _until_dropped: self.node.executor.hold().await }
+    }
+
+    /// `GET /readyz`: `Err` with the reason.
+    ///
+    /// # Errors
+    /// Why it is not ready.
+    pub async fn ready(&self) -> TestResult<()> {
+        self.backend.ready().await
+    }
+
+    /// `octomesh status --json`.
+    ///
+    /// # Errors
+    /// What it would say.
+    pub async fn status(&self) -> TestResult<Value> {
+        let reply = self.backend.status().await.map_err(text)?;
+        serde_json::to_value(reply).map_err(text)
+    }
+
+    /// `octomesh place`.
+    ///
+    /// # Errors
+    /// What it would say.
+    pub async fn place(&self, tool: &str, arguments: Value) -> TestResult<Value> {
+        let Value::Object(arguments) = arguments else { return Err("arguments are an object".to_owned()) };
+        let request = CallRequest { tool: tool.to_owned(), arguments, node: None, timeout_s: Some(20) };
+        self.backend.place(request).await.map_err(text)
     }
 
     /// Stops it in order; gives whether every task ended in time.

@@ -74,6 +74,34 @@ pub struct LoadState {
     pub draining: bool,
     /// The executor answered its last self-call.
     pub ready: bool,
+    /// How long steps take here lately against what was expected of them, in percent; 0 when nobody knows.
+    pub pace_percent: u16,
+}
+
+impl LoadState {
+    /// Factor on expected durations, from a quarter to 8; 1 when it is not known.
+    #[must_use]
+    pub fn pace(&self) -> f64 {
+        if self.pace_percent == 0 { 1.0 } else { f64::from(self.pace_percent.clamp(25, 800)) / 100.0 }
+    }
+
+    /// How long one more step would wait for a slot, in milliseconds, when `steps` steps with `work_ms` of work come on top of this
+    /// state, or, below zero, have left it.
+    ///
+    /// With a free slot nothing stands before the step, however long the others run; with all slots taken the first of them ends
+    /// after a share of the work, and that share grows with the number of steps. Router and executor use this one formula, so that
+    /// the one does not refuse what the other promised.
+    #[must_use]
+    #[expect(clippy::cast_precision_loss, reason = "milliseconds; a millionth of a percent does not matter")]
+    pub fn wait_ms(&self, steps: i64, work_ms: i64) -> f64 {
+        let slots = f64::from(self.slots.max(1));
+        let steps = (i64::from(self.running) + i64::from(self.queued)).saturating_add(steps).max(0) as f64;
+        if steps < slots {
+            return 0.0;
+        }
+        let work = i64::from(self.work_ms).saturating_add(work_ms).max(0) as f64;
+        work / slots * (steps - slots + 1.0) / steps
+    }
 }
 
 /// Why an advert is refused.
@@ -281,6 +309,7 @@ mod tests {
                 memory_free: 1 << 30,
                 draining: false,
                 ready: true,
+                pace_percent: 100,
             },
             memory_total: 2 << 30,
             gpus: vec![GpuAdvert {
@@ -305,9 +334,29 @@ mod tests {
         let bytes = advert().to_bytes().unwrap();
         assert_eq!(
             data_encoding::HEXLOWER.encode(&bytes),
-            "0101010101010101010101010101010101010101010101010101010101010101fc00f153650204010078fc000000400001fc000000800103525458fd0000000006000000fd00000000050000000a01000202020202020202020202020202020202020202020202020202020202020202640100010367707505302e312e30"
+            "0101010101010101010101010101010101010101010101010101010101010101fc00f153650204010078fc00000040000164fc000000800103525458fd0000000006000000fd00000000050000000a01000202020202020202020202020202020202020202020202020202020202020202640100010367707505302e312e30"
         );
         assert_eq!(Advert::from_bytes(&bytes, NodeId::from_bytes([1; 32])).unwrap(), advert());
+    }
+
+    #[test]
+    fn waiting() {
+        let load = |slots, running, queued, work_ms| LoadState {
+            slots,
+            running,
+            queued,
+            work_ms,
+            ..LoadState::default()
+        };
+        let wait = |load: LoadState| load.wait_ms(0, 0);
+        assert_eq!(wait(load(4, 3, 0, 9000)), 0.0, "a slot is free");
+        assert_eq!(wait(load(1, 1, 0, 1000)), 1000.0);
+        assert_eq!(wait(load(2, 2, 0, 2000)), 500.0);
+        assert_eq!(wait(load(1, 1, 1, 2000)), 2000.0);
+        assert_eq!(load(1, 0, 0, 0).wait_ms(1, 500), 500.0, "what came since is load too");
+        assert_eq!(load(1, 1, 0, 500).wait_ms(-1, -500), 0.0, "what has left since is none");
+        assert_eq!(load(1, 0, 0, 0).wait_ms(i64::MIN, i64::MIN), 0.0);
+        assert!(load(u16::MAX, u16::MAX, u16::MAX, u32::MAX).wait_ms(i64::MAX, i64::MAX).is_finite());
     }
 
     #[test]

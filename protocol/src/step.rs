@@ -75,6 +75,9 @@ pub struct Reserve {
     pub deadline_ms: u64,
     /// The coordinator's epoch of this run; a lower one than seen before is fenced off.
     pub epoch: u64,
+    /// The longest time in milliseconds that the step may have to wait for a slot; a node where it would wait longer refuses, and
+    /// says so with its fresh state. [`u32::MAX`] takes any place.
+    pub longest_wait_ms: u32,
 }
 
 /// A place to run the step.
@@ -117,6 +120,8 @@ pub enum RefuseReason {
     Unavailable,
     /// The node was away, and has not heard yet from another member than the caller who was revoked meanwhile.
     CatchingUp,
+    /// The step would wait longer here than its coordinator expects: it may be better off elsewhere.
+    Wait,
 }
 
 /// No place.
@@ -370,14 +375,15 @@ mod tests {
                     argument_bytes: 2,
                     deadline_ms: 60_000,
                     epoch: 1,
+                    longest_wait_ms: 300,
                 }
                 .into(),
-                "0000004a01041472756e2d303130313031303130313031303130310473303031046563686f0505050505050505050505050505050505050505050505050505050505050505000a000002fb60ea01",
+                "0000004d01041472756e2d303130313031303130313031303130310473303031046563686f0505050505050505050505050505050505050505050505050505050505050505000a000002fb60ea01fb2c01",
             ),
-            (Granted { lease: LeaseId(7), state }.into(), "0000000a01050704000000000001"),
+            (Granted { lease: LeaseId(7), state }.into(), "0000000b0105070400000000000100"),
             (
                 Refused { reason: RefuseReason::Vram, detail: "x".into(), state }.into(),
-                "0000000c010604017804000000000001",
+                "0000000d01060401780400000000000100",
             ),
             (
                 Start { lease: LeaseId(7), epoch: 1, arguments: b"{}".to_vec() }.into(),

@@ -259,9 +259,9 @@ def trust():
 
 def frames():
     key = text("run-0101010101010101") + text("s001")
-    load = number(4) + number(0) * 4 + b"\0\1"
+    load = number(4) + number(0) * 4 + b"\0\1" + number(0)
     outcome = number(0) + with_length(b"1") + number(5) + number(1) + sha256(b"1")
-    reserve = key + text("echo") + b"\5" * 32 + b"".join(map(number, [0, 10, 0, 0, 2, 60_000, 1]))
+    reserve = key + text("echo") + b"\5" * 32 + b"".join(map(number, [0, 10, 0, 0, 2, 60_000, 1, 300]))
     bodies = {
         "probe": text("echo") + with_length(b"{}"),
         "have": number(300),

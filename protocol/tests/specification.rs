@@ -159,6 +159,7 @@ fn frames(lines: &mut Lines) {
                 argument_bytes: 2,
                 deadline_ms: 60_000,
                 epoch: 1,
+                longest_wait_ms: 300,
             }
             .into(),
         ),

@@ -9,6 +9,7 @@ pub mod namespace;
 pub mod network;
 pub mod picture;
 pub mod process;
+pub mod processors;
 pub mod program;
 pub mod proxy;
 pub mod wait;

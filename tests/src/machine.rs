@@ -112,7 +112,29 @@ impl Machine {
     pub fn command(&self, args: &[&str]) -> Command {
         let mut command = program::command(&self.prefix);
         command.arg("--home").arg(&self.home).args(args);
+        // A node, and only a node, looks for a point at which it is to die: see `Machine::die_at`.
+        if args.contains(&"up") {
+            command.env("FAILPOINT_FILE", self.failpoint());
+        }
         command
+    }
+
+    fn failpoint(&self) -> PathBuf {
+        self.folder.join(format!("{}.failpoint", self.name))
+    }
+
+    /// The node will end as by `kill -9` when it comes by a point (`start_sent s002`, `run_row -`), once.
+    pub fn die_at(&self, point: &str) {
+        fs::write(self.failpoint(), point).unwrap();
+    }
+
+    /// Waits until it died of [`Machine::die_at`].
+    ///
+    /// # Panics
+    /// When it does not, or ends in another way.
+    pub fn dies(&mut self) {
+        let done = self.node.take().expect("no node runs").wait(PATIENCE);
+        assert!(!self.failpoint().exists(), "{} ended before its point: {}", self.name, done.err);
     }
 
     /// Runs a command to its end.

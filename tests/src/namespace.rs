@@ -6,7 +6,7 @@ use std::{
     thread,
 };
 
-use nix::sched::{CloneFlags, setns};
+use nix::sched::{CloneFlags, setns, unshare};
 
 /// Labs of this process so far: two at once must not share a name.
 static LABS: AtomicUsize = AtomicUsize::new(0);
@@ -28,6 +28,15 @@ fn program(name: &str, args: &[&str]) -> Result<(), String> {
         return Ok(());
     }
     Err(format!("{name} {}: {}", args.join(" "), String::from_utf8_lossy(&done.stderr).trim()))
+}
+
+/// Puts this thread, and the processes that it starts from now on, into a network of its own in which there is nothing but loopback.
+///
+/// # Errors
+/// What is missing: the right to make namespaces, or the program `ip`.
+pub fn alone() -> Result<(), String> {
+    unshare(CloneFlags::CLONE_NEWNET).map_err(|e| format!("a network of its own: {e}"))?;
+    ip(&["link", "set", "lo", "up"])
 }
 
 impl Lab {
@@ -73,6 +82,16 @@ impl Lab {
     pub fn cable(&self, at: usize, plugged: bool) {
         let (port, state) = (format!("port{}", at + 1), if plugged { "up" } else { "down" });
         ip(&["-n", &self.hub, "link", "set", &port, state]).unwrap();
+    }
+
+    /// Gives namespace `at` this address instead of its own, in the same network.
+    ///
+    /// # Panics
+    /// When that is not possible.
+    pub fn readdress(&self, at: usize, address: &str) {
+        let room = &self.rooms[at];
+        ip(&["-n", room, "addr", "flush", "dev", "eth0"]).unwrap();
+        ip(&["-n", room, "addr", "add", &format!("{address}/24"), "dev", "eth0"]).unwrap();
     }
 
     /// Makes the network of namespace `at` a poor one: `mtu`, and of what it sends `percent` of the packets are lost.

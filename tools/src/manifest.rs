@@ -12,7 +12,7 @@ use octomesh_protocol::{
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use crate::size::Size;
+use crate::{regular, size::Size};
 
 /// Bytes of one manifest; its card has to fit into 64 KiB anyway.
 pub const MANIFEST_FILE_BYTES: u64 = 128 * 1024;
@@ -233,19 +233,7 @@ fn read_schema(path: &Path) -> Result<Value, ManifestError> {
 
 /// Reads a regular file of at most [`MANIFEST_FILE_BYTES`].
 pub(crate) fn read_bounded(path: &Path) -> Result<String, String> {
-    use std::io::Read as _;
-    let about = std::fs::metadata(path).map_err(|e| e.to_string())?;
-    if !about.is_file() {
-        // Opening a fifo would wait for a writer.
-        return Err("not a regular file".into());
-    }
-    let file = std::fs::File::open(path).map_err(|e| e.to_string())?;
-    let mut text = String::new();
-    file.take(MANIFEST_FILE_BYTES + 1).read_to_string(&mut text).map_err(|e| e.to_string())?;
-    if text.len() as u64 > MANIFEST_FILE_BYTES {
-        return Err(format!("larger than {MANIFEST_FILE_BYTES} bytes"));
-    }
-    Ok(text)
+    regular::read_text(path, MANIFEST_FILE_BYTES).map_err(|e| e.to_string())
 }
 
 /// The TOML parser's message without its drawing: `line 3, column 1: unknown field …`.

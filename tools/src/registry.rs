@@ -11,7 +11,7 @@ use std::{
 
 use octomesh_protocol::{
     card::{Source, ToolCard},
-    id::{CardHash, InvalidId, NodeName, ToolName},
+    id::{CardHash, InvalidId, ToolName},
     limits,
 };
 use tokio::sync::watch;
@@ -19,7 +19,7 @@ use tokio::sync::watch;
 pub use crate::snapshot::{CORE_TOOLS, Entry, EntryState, Snapshot, Tier};
 
 use crate::{
-    builtin::Catalogue,
+    builtin::{Catalogue, Listed},
     load::{LoadCell, LoadError, Loaded, Loader, Ready},
     manifest::ManifestError,
     schema::Schema,
@@ -288,10 +288,11 @@ impl Registry {
 struct OwnTools(Weak<Inner>);
 
 impl Catalogue for OwnTools {
-    fn cards(&self) -> Vec<(Arc<ToolCard>, Vec<NodeName>)> {
+    fn cards(&self) -> Vec<Listed> {
         let Some(inner) = self.0.upgrade() else { return Vec::new() };
         let snapshot = Arc::clone(&inner.published.borrow());
-        snapshot.available().map(|e| (Arc::clone(&e.card), Vec::new())).collect()
+        let listed = |e: &Arc<Entry>| Listed { card: Arc::clone(&e.card), hash: e.hash, nodes: Vec::new() };
+        snapshot.available().map(listed).collect()
     }
 }
 

@@ -1,5 +1,6 @@
-//! The hot folder: drop `NAME/tool.toml` in, the node has the tool within a second; change it, it is replaced; remove it, it
-//! is gone. Polled, because it works on every file system, also on network ones.
+//! The hot folder: drop `NAME/tool.toml` in, the node has the tool at once; change it, it is replaced; remove it, it is gone. Polled
+//! twice a second, because that works on every file system, also on network ones; where the kernel tells of changes, the next look
+//! does not wait.
 use std::{
     collections::BTreeMap,
     fs, io,
@@ -12,6 +13,10 @@ use octomesh_protocol::{id::ToolName, limits};
 use sha2::{Digest, Sha256};
 use tokio_util::sync::CancellationToken;
 
+mod bell;
+
+use bell::Bell;
+
 use crate::{
     load::Loader,
     manifest::{self, ProcessManifest},
@@ -20,8 +25,12 @@ use crate::{
     sandbox::Sandbox,
 };
 
-/// How often the folder is looked through: two looks fit into the second that is promised.
+/// How often the folder is looked through: two looks fit into a second.
 const EVERY: Duration = Duration::from_millis(500);
+/// After the kernel told of a change: its files may still be on their way, and only the folder itself is watched.
+const SOON: Duration = Duration::from_millis(60);
+/// So many looks follow soon.
+const SOON_LOOKS: u32 = 8;
 /// The file that makes a folder a tool.
 const MANIFEST_FILE: &str = "tool.toml";
 
@@ -34,13 +43,18 @@ pub async fn scan_once(registry: &Registry, folder: &Path, sandbox: &Sandbox) {
 /// Keeps the registry equal to the folder until cancelled. A folder that does not exist has no tools and may appear later.
 pub async fn watch(registry: Registry, folder: PathBuf, sandbox: Sandbox, cancel: CancellationToken) {
     let mut scanner = Scanner::default();
-    let mut timer = tokio::time::interval(EVERY);
-    timer.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let mut bell = Bell::new();
+    let mut soon = 0u32;
     loop {
+        bell.watch(&folder).await;
+        scanner = scanner.scan(&registry, &folder, &sandbox).await;
+        let pause = if soon > 0 { SOON } else { EVERY };
+        soon = soon.saturating_sub(1);
         tokio::select! {
             biased;
             () = cancel.cancelled() => return,
-            _ = timer.tick() => scanner = scanner.scan(&registry, &folder, &sandbox).await,
+            () = bell.rings(), if soon == 0 => soon = SOON_LOOKS,
+            () = tokio::time::sleep(pause) => {}
         }
     }
 }

@@ -7,9 +7,9 @@ use super::{
     error::ApiError,
     types::{
         CallReply, CallRequest, DrainReply, ForgetReply, InviteReply, InviteRequest, InvitesReply,
-        LeaveReply, MeshEvent, NodesReply, RefusalsReply, RenameReply, RenameRequest, RevokeReply,
-        RevokeRequest, RootReply, RunEvent, RunRequest, RunStarted, RunsReply, SessionsReply, StatusReply,
-        ToolDetail, ToolsQuery, ToolsReply, UnlockRequest, WithdrawReply,
+        LeaveReply, LeaveRequest, MeshEvent, NodesReply, RefusalsReply, RenameReply, RenameRequest,
+        ResumeRequest, RevokeReply, RevokeRequest, RootReply, RunEvent, RunRequest, RunStarted, RunsReply,
+        SessionsReply, StatusReply, ToolDetail, ToolsQuery, ToolsReply, UnlockRequest, WithdrawReply,
     },
 };
 
@@ -55,6 +55,8 @@ pub trait Backend: Send + Sync + 'static {
     async fn run_events(&self, id: &str) -> Result<mpsc::Receiver<RunEvent>, ApiError>;
     /// Stops a run and the steps it has on other nodes; answers with its last state. A run that is over stays as it is.
     async fn cancel_run(&self, id: &str) -> Result<Value, ApiError>;
+    /// Goes on with a run that ended `uncertain`, as decided; a live one stays as it is. Follow it by its events.
+    async fn resume_run(&self, id: &str, request: ResumeRequest) -> Result<RunStarted, ApiError>;
     /// Makes a ticket.
     async fn invite(&self, request: InviteRequest) -> Result<InviteReply, ApiError>;
     /// Tickets that can still be used.
@@ -64,7 +66,7 @@ pub trait Backend: Send + Sync + 'static {
     /// Gives this node another name.
     async fn rename(&self, request: RenameRequest) -> Result<RenameReply, ApiError>;
     /// Leaves the mesh for good: tells the members; then the node stops and its identity is erased.
-    async fn leave(&self) -> Result<LeaveReply, ApiError>;
+    async fn leave(&self, request: LeaveRequest) -> Result<LeaveReply, ApiError>;
     /// Takes a member out of sight that is down or has left.
     async fn forget(&self, node: &str) -> Result<ForgetReply, ApiError>;
     /// Where the mesh's root key is.

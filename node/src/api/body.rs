@@ -102,7 +102,7 @@ impl<T: DeserializeOwned, S: Send + Sync, const LIMIT: usize> FromRequest<S> for
     }
 }
 
-async fn read(body: HttpBody, limit: usize) -> Result<Vec<u8>, ApiError> {
+pub(super) async fn read(body: HttpBody, limit: usize) -> Result<Vec<u8>, ApiError> {
     let mut stream = body.into_data_stream();
     let (mut kept, mut seen) = (Vec::new(), 0usize);
     while let Some(chunk) = stream.next().await {

@@ -99,6 +99,8 @@ pub(crate) fn events() -> Vec<RunEvent> {
 fn entry(name: &str) -> ToolEntry {
     ToolEntry {
         name: name.into(),
+        listed_as: name.into(),
+        model_name: Some(name.into()),
         version: "1".into(),
         card_hash: "00".into(),
         source: Source::Builtin,
@@ -144,6 +146,8 @@ impl Backend for Mock {
             warnings: vec![],
             discovery: DiscoveryReport::default(),
             unreached: vec![],
+            not_ready: None,
+            relayed: vec![],
         })
     }
 
@@ -169,7 +173,7 @@ impl Backend for Mock {
     }
 
     async fn drain(&self, node: &str, on: bool) -> Result<DrainReply, ApiError> {
-        Ok(DrainReply { node_id: node.into(), drained: on, remaining_steps: 0 })
+        Ok(DrainReply { node_id: node.into(), drained: on, remaining_steps: 3, remaining_tasks: 3 })
     }
 
     async fn revoke(&self, node: &str, request: RevokeRequest) -> Result<RevokeReply, ApiError> {
@@ -286,6 +290,11 @@ impl Backend for Mock {
         self.run(id).await
     }
 
+    async fn resume_run(&self, id: &str, _request: ResumeRequest) -> Result<RunStarted, ApiError> {
+        self.run(id).await?;
+        Ok(RunStarted { run_id: id.into() })
+    }
+
     async fn invite(&self, request: InviteRequest) -> Result<InviteReply, ApiError> {
         Ok(InviteReply {
             ticket: "octo1x".into(),
@@ -317,7 +326,7 @@ impl Backend for Mock {
         Ok(RenameReply { node_id: "n1".into(), name: request.name })
     }
 
-    async fn leave(&self) -> Result<LeaveReply, ApiError> {
+    async fn leave(&self, _: LeaveRequest) -> Result<LeaveReply, ApiError> {
         Ok(LeaveReply { node_id: "n1".into(), name: "pi".into(), told: vec!["attic".into()] })
     }
 

@@ -103,6 +103,7 @@ fn router(state: ApiState) -> Router {
         .route("/api/runs/{id}", get(runs::show))
         .route("/api/runs/{id}/events", get(events::stream))
         .route("/api/runs/{id}/cancel", post(runs::cancel))
+        .route("/api/runs/{id}/resume", post(runs::resume))
         .route("/api/invites", post(runs::invite).get(runs::invites))
         .route("/api/invites/{id}", delete(runs::withdraw))
         .route("/api/mesh/nodes/{id}/forget", post(life::forget))

@@ -7,7 +7,10 @@ use super::{
     ApiState,
     body::{Body, RUN_BYTES, SMALL_BYTES, Segment},
     error::ApiError,
-    types::{InviteReply, InviteRequest, InvitesReply, RunRequest, RunStarted, RunsReply, WithdrawReply},
+    types::{
+        InviteReply, InviteRequest, InvitesReply, ResumeRequest, RunRequest, RunStarted, RunsReply,
+        WithdrawReply,
+    },
 };
 
 pub(super) async fn start(
@@ -37,6 +40,15 @@ pub(super) async fn cancel(
     Segment(id): Segment,
 ) -> Result<Json<Value>, ApiError> {
     state.backend.cancel_run(&id).await.map(Json)
+}
+
+pub(super) async fn resume(
+    State(state): State<ApiState>,
+    Segment(id): Segment,
+    Body(request): Body<ResumeRequest, SMALL_BYTES>,
+) -> Result<(StatusCode, Json<RunStarted>), ApiError> {
+    let resumed = state.backend.resume_run(&id, request).await?;
+    Ok((StatusCode::ACCEPTED, Json(resumed)))
 }
 
 pub(super) async fn invite(

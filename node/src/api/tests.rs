@@ -53,6 +53,54 @@ async fn the_mesh_is_streamed_until_the_node_stops() {
     rest.await.unwrap();
 }
 
+fn names(value: &Value) -> Vec<&str> {
+    value.as_object().unwrap().keys().map(String::as_str).collect()
+}
+
+/// F104 and F106: exactly these names; others may stand beside them at the top only.
+#[tokio::test]
+async fn status_and_drain_have_the_names_of_the_seed() {
+    let served = Served::start().await;
+    let status: Value = get(&served, "/api/mesh/status").await.json().await.unwrap();
+    for name in [
+        "cluster_enabled",
+        "node_id",
+        "state",
+        "region",
+        "capabilities",
+        "uptime_secs",
+        "transport",
+        "membership",
+        "routing",
+    ] {
+        assert!(status.get(name).is_some(), "{name} in {status}");
+    }
+    let of = |name: &str, wanted: &[&str]| {
+        let there = names(&status[name]);
+        assert!(wanted.iter().all(|w| there.contains(w)), "{name}: {there:?}");
+    };
+    of("transport", &["bind_addr", "advertise_addr", "encryption", "protocol_version"]);
+    of("membership", &["alive", "suspect", "dead", "total_seen"]);
+    of("routing", &["local_load", "tasks_routed_out", "tasks_routed_in", "tasks_failed_over"]);
+    for name in [
+        "name",
+        "version",
+        "sandbox",
+        "slots",
+        "running",
+        "queued",
+        "engines",
+        "lazy_tools",
+        "gpus",
+        "warnings",
+    ] {
+        assert!(status.get(name).is_some(), "{name} in {status}");
+    }
+    let drain: Value = post(&served, "/api/mesh/nodes/pi/drain", "").await.json().await.unwrap();
+    assert_eq!(names(&drain), ["drained", "node_id", "remaining_steps", "remaining_tasks"]);
+    assert_eq!(drain["remaining_tasks"], drain["remaining_steps"]);
+}
+
 #[tokio::test]
 async fn only_health_is_open() {
     let served = Served::start().await;
@@ -97,7 +145,10 @@ async fn every_route_answers() {
     assert_eq!(decision, json!({ "id": "a/s001" }));
     for (path, on) in [("/api/mesh/nodes/attic/drain", true), ("/api/mesh/nodes/attic/undrain", false)] {
         let reply: Value = post(&served, path, "").await.json().await.unwrap();
-        assert_eq!(reply, json!({ "node_id": "attic", "drained": on, "remaining_steps": 0 }));
+        assert_eq!(
+            reply,
+            json!({ "node_id": "attic", "drained": on, "remaining_steps": 3, "remaining_tasks": 3 })
+        );
     }
     let revoke = r#"{"reason": "lost", "rotate_secret": true}"#;
     let reply: Value = post(&served, "/api/mesh/nodes/attic/revoke", revoke).await.json().await.unwrap();

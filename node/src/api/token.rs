@@ -6,6 +6,7 @@ use std::{
     path::Path,
 };
 
+use octomesh_tools::regular;
 use sha2::{Digest, Sha256};
 
 use crate::config::TOKEN_FILE;
@@ -43,18 +44,15 @@ impl fmt::Debug for Token {
 /// The operating system's error, or `InvalidData` for something that is no token.
 pub fn read(home: &Path) -> io::Result<Option<String>> {
     let path = home.join(TOKEN_FILE);
-    let size = match fs::metadata(&path) {
-        Ok(meta) => meta.len(),
+    let text = match regular::read_text(&path, LONGEST_FILE_BYTES) {
+        Ok(text) => text.trim().to_owned(),
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(e) if e.kind() == io::ErrorKind::FileTooLarge => {
+            let words = format!("{TOKEN_FILE} is too large for a token");
+            return Err(io::Error::new(io::ErrorKind::InvalidData, words));
+        }
         Err(e) => return Err(e),
     };
-    if size > LONGEST_FILE_BYTES {
-        return Err(io::Error::new(
-            io::ErrorKind::InvalidData,
-            format!("{TOKEN_FILE} is too large for a token"),
-        ));
-    }
-    let text = fs::read_to_string(&path)?.trim().to_owned();
     Ok((!text.is_empty()).then_some(text))
 }
 

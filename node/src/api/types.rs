@@ -11,6 +11,8 @@ use octomesh_protocol::{
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use crate::solve::doubt::OnUncertain;
+
 /// A GPU of a node.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Gpu {
@@ -121,6 +123,21 @@ pub struct StatusReply {
     /// Addresses that were configured or heard of and lead to no member.
     #[serde(default)]
     pub unreached: Vec<UnreachedAddress>,
+    /// Why it takes no steps: its executor did not prove itself by a self-call.
+    #[serde(default)]
+    pub not_ready: Option<String>,
+    /// Members whose session goes over another one, since neither side can dial the other.
+    #[serde(default)]
+    pub relayed: Vec<RelayedMember>,
+}
+
+/// A member that is reached over another one.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RelayedMember {
+    /// Its name.
+    pub name: String,
+    /// The name of the one that relays.
+    pub relay: String,
 }
 
 /// Multicast DNS.
@@ -178,6 +195,9 @@ pub struct NodeEntry {
     pub state: String,
     /// Where it is reached, when known.
     pub addr: Option<String>,
+    /// Name of the member over which its session goes; absent when it is reached directly.
+    #[serde(default)]
+    pub relay: Option<String>,
     /// Where it is, in its owner's words.
     pub region: String,
     /// Labels for placement.
@@ -192,6 +212,12 @@ pub struct NodeEntry {
     pub queued: u32,
     /// Round trip; absent when never measured.
     pub rtt_ms: Option<f64>,
+    /// The same, by the name that it has in OptimClaw's API.
+    #[serde(default)]
+    pub latency_ms: Option<f64>,
+    /// Names of the tools that it offers and whose cards are here.
+    #[serde(default)]
+    pub capabilities: Vec<String>,
     /// Last sign of life, in seconds since the Unix epoch; absent when there never was one.
     pub last_seen: Option<u64>,
     /// Raised at each of its starts.
@@ -214,6 +240,9 @@ pub struct NodeEntry {
     pub version: String,
     /// Why it can't be reached or used, in a sentence.
     pub problem: Option<String>,
+    /// Its executor proved itself by its last self-calls; false for one that is gone.
+    #[serde(default)]
+    pub ready: bool,
     /// Of one without a session, the step that failed: `not_heard`, `not_dialled`, `dialled` (in vain) or `lost`.
     #[serde(default)]
     pub step: Option<String>,
@@ -250,8 +279,11 @@ pub struct SessionEntry {
     pub bytes_in: u64,
     /// Bytes sent.
     pub bytes_out: u64,
-    /// The other end.
+    /// The other end; empty over a relay.
     pub addr: String,
+    /// Name of the member that relays the session; absent when it goes directly.
+    #[serde(default)]
+    pub relay: Option<String>,
     /// Key types that both sides proved who they are with.
     pub identity: String,
     /// Key types of the key exchange.
@@ -304,6 +336,9 @@ pub struct DrainReply {
     pub drained: bool,
     /// Steps running or waiting there.
     pub remaining_steps: u32,
+    /// The same, by the name that it has in OptimClaw's API.
+    #[serde(default)]
+    pub remaining_tasks: u32,
 }
 
 /// `POST /api/mesh/nodes/{id}/revoke`.
@@ -357,6 +392,12 @@ pub struct ToolsReply {
 pub struct ToolEntry {
     /// Its name.
     pub name: String,
+    /// `name`, or `name@node` when other nodes have another tool under that name; `call` and `tools show` take either.
+    #[serde(default)]
+    pub listed_as: String,
+    /// What models call it, at most 64 of `a-z A-Z 0-9 _ -`; absent while it is not offered.
+    #[serde(default)]
+    pub model_name: Option<String>,
     /// Its version.
     pub version: String,
     /// Hash of its card.
@@ -450,6 +491,15 @@ pub struct RunRequest {
 pub struct RunStarted {
     /// The new run.
     pub run_id: String,
+}
+
+/// `POST /api/runs/{id}/resume`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ResumeRequest {
+    /// What to do with a step of which nobody knows whether it ran.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub decision: Option<OnUncertain>,
 }
 
 /// `GET /api/runs`.
@@ -636,6 +686,14 @@ pub struct RenameReply {
     pub node_id: String,
     /// Its name now.
     pub name: String,
+}
+
+/// The body of `POST /api/leave`; it may be absent.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct LeaveRequest {
+    /// Leave also when no other admin is known.
+    pub last_admin: bool,
 }
 
 /// `POST /api/leave`.

@@ -3,7 +3,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use octomesh_protocol::{
-    id::{NodeId, RunId, StepId, StepKey, ToolName},
+    id::{CardHash, NodeId, RunId, StepId, StepKey, ToolName},
     step::Event,
 };
 use octomesh_tools::search::SearchIndex;
@@ -26,15 +26,18 @@ use crate::{
         backend::Backend,
         types::{
             CallReply, CallRequest, DrainReply, ForgetReply, InviteEntry, InviteReply, InviteRequest,
-            InvitesReply, LeaveReply, MeshEvent, NodesReply, RefusalsReply, RenameReply, RenameRequest,
-            RevokeReply, RevokeRequest, RootReply, RunEvent, RunRequest, RunStarted, RunSummary, RunsReply,
-            SessionsReply, StatusReply, ToolDetail, ToolsQuery, ToolsReply, UnlockRequest, WithdrawReply,
+            InvitesReply, LeaveReply, LeaveRequest, MeshEvent, NodesReply, RefusalsReply, RenameReply,
+            RenameRequest, ResumeRequest, RevokeReply, RevokeRequest, RootReply, RunEvent, RunRequest,
+            RunStarted, RunSummary, RunsReply, SessionsReply, StatusReply, ToolDetail, ToolsQuery,
+            ToolsReply, UnlockRequest, WithdrawReply,
         },
     },
     dispatch::{CallAsk, CallDone},
     journal::JournalError,
-    membership::{MeshView, view::ResolveError},
-    trust::Exclusion,
+    membership::{
+        MeshView,
+        view::{CatalogueView, ResolveError},
+    },
 };
 
 /// A call without `timeout_s`.
@@ -47,6 +50,18 @@ const LISTED_RUNS: u32 = 100;
 const EVENTS: usize = 16;
 /// The executor answers a ping from its loop; longer means that it is wedged.
 const PING: Duration = Duration::from_secs(1);
+
+/// A node with less is not ready: a step that may run only once could not be noted. `octomesh doctor` fails there, too.
+const DISK_OUT_BYTES: u64 = 64 << 20;
+
+/// Whether so many free bytes are enough.
+fn room(free: u64, home: &std::path::Path) -> Result<(), String> {
+    if free >= DISK_OUT_BYTES {
+        return Ok(());
+    }
+    let least = DISK_OUT_BYTES >> 20;
+    Err(format!("disk_full: less than {least} MiB are free for {}; free some space", home.display()))
+}
 
 /// The node behind the API.
 pub(crate) struct NodeBackend(pub(crate) Arc<Node>);
@@ -97,12 +112,47 @@ impl From<RunsError> for ApiError {
             RunsError::NoEngine(_) | RunsError::EmptyQuestion => 400,
             RunsError::Stopping => 503,
             RunsError::Folder(_) | RunsError::Journal(_) => 500,
+            RunsError::UnknownRun(_) => 404,
+            RunsError::Live | RunsError::Over { .. } | RunsError::NeedsDecision { .. } => 409,
         };
-        Self::new(status, <&'static str>::from(&error), error.to_string())
+        let hint = match &error {
+            RunsError::UnknownRun(_) => Some("`octomesh runs` lists the runs of this node".to_owned()),
+            RunsError::Over { run, .. } => Some(format!("`octomesh runs show {run}` has what it found")),
+            RunsError::NeedsDecision { run, .. } => Some(format!(
+                "look whether the effect is there; then `octomesh runs resume {run} --retry` runs the step again, \
+                 `--skip` leaves it out"
+            )),
+            _ => None,
+        };
+        let code = match &error {
+            RunsError::NeedsDecision { .. } => "needs_confirmation",
+            RunsError::Over { .. } => "run_over",
+            other => <&'static str>::from(other),
+        };
+        let shown = Self::new(status, code, error.to_string());
+        match hint {
+            Some(hint) => shown.hint(hint),
+            None => shown,
+        }
     }
 }
 
 impl NodeBackend {
+    /// Whether what must be on the disk before a step runs gets there.
+    async fn can_write(&self) -> Result<(), String> {
+        let home = self.0.home.path().to_owned();
+        let look = tokio::task::spawn_blocking(move || {
+            let free = rustix::fs::statvfs(&home).map(|stat| stat.f_bavail.saturating_mul(stat.f_frsize));
+            room(free.unwrap_or(u64::MAX), &home)
+        });
+        look.await.map_err(|e| e.to_string())??;
+        match tokio::time::timeout(PING, self.0.journal.probe()).await {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(error)) => Err(format!("the journal can't be written: {error}")),
+            Err(_) => Err("the journal does not answer".to_owned()),
+        }
+    }
+
     pub(super) fn view(&self) -> Arc<MeshView> {
         Arc::clone(&self.0.view.borrow())
     }
@@ -114,12 +164,7 @@ impl NodeBackend {
     /// The call as dispatch wants it. An unknown tool is refused here, where its neighbours can be named.
     fn ask(&self, request: CallRequest) -> Result<CallAsk, ApiError> {
         let view = self.view();
-        let known =
-            |name: &ToolName| view.members.values().any(|m| m.tool(name).is_some()) || self.is_own(name);
-        let tool = match ToolName::parse(&request.tool) {
-            Ok(tool) if known(&tool) => tool,
-            _ => return Err(node_view::unknown_tool(&request.tool, &view)),
-        };
+        let (tool, card) = self.named_tool(&request.tool, &view)?;
         let pinned = request.node.as_deref().map(|n| self.resolve(n)).transpose()?;
         let timeout = request.timeout_s.map_or(CALL_TIMEOUT, |s| Duration::from_secs(u64::from(s)));
         let size = serde_json::to_vec(&request.arguments).map_or(0, |b| b.len());
@@ -132,11 +177,36 @@ impl NodeBackend {
         Ok(CallAsk {
             key: StepKey { run: RunId::call(self.0.clock.id_bytes()), step },
             tool,
+            card,
             arguments: request.arguments,
             pinned,
             timeout: timeout.clamp(Duration::from_secs(1), LONGEST_CALL),
             placed: None,
+            resumed: false,
         })
+    }
+
+    /// The tool that a text means: its own name any variant of it, `name@node` and what models call it one of them.
+    fn named_tool(&self, text: &str, view: &MeshView) -> Result<(ToolName, Option<CardHash>), ApiError> {
+        if let Some((name, node)) = text.split_once('@') {
+            let member = view.resolve(node)?;
+            let held = ToolName::parse(name).ok().and_then(|name| member.tool(&name).cloned());
+            return match held {
+                Some(tool) => Ok((tool.card.name.clone(), Some(tool.hash))),
+                None => {
+                    let message = format!("{} has no tool {name:.80?}", member.name);
+                    let error = ApiError::not_found("unknown_tool", message);
+                    Err(error.hint("`octomesh tools --all` lists the tools of the mesh"))
+                }
+            };
+        }
+        let tool = ToolName::parse(text).map_err(|_| node_view::unknown_tool(text, view))?;
+        if view.members.values().any(|m| m.tool(&tool).is_some()) || self.is_own(&tool) {
+            return Ok((tool, None));
+        }
+        let names = CatalogueView::new(view).model_names();
+        let meant = names.tool(text).and_then(|(tool, card)| Some((ToolName::parse(tool).ok()?, Some(card))));
+        meant.ok_or_else(|| node_view::unknown_tool(text, view))
     }
 
     /// A tool that is here but does not work is known, too: the router says why it can't be used.
@@ -166,15 +236,19 @@ impl NodeBackend {
 #[async_trait]
 impl Backend for NodeBackend {
     async fn ready(&self) -> Result<(), String> {
-        match tokio::time::timeout(PING, self.0.executor.ping()).await {
-            Ok(Ok(())) => Ok(()),
-            Ok(Err(gone)) => Err(gone.to_string()),
-            Err(_) => Err("the executor does not answer".to_owned()),
+        if let Some(reason) = self.0.executor.health().reason() {
+            return Err(reason);
         }
+        match tokio::time::timeout(PING, self.0.executor.ping()).await {
+            Ok(Ok(())) => {}
+            Ok(Err(gone)) => return Err(gone.to_string()),
+            Err(_) => return Err("the executor does not answer".to_owned()),
+        }
+        self.can_write().await
     }
 
     async fn status(&self) -> Result<StatusReply, ApiError> {
-        Ok(node_view::status(&self.0, &self.view(), self.ready().await.is_ok()))
+        Ok(node_view::status(&self.0, &self.view(), self.ready().await.err()))
     }
 
     async fn nodes(&self) -> Result<NodesReply, ApiError> {
@@ -201,10 +275,12 @@ impl Backend for NodeBackend {
                 .hint("run `octomesh drain` on that node"));
         }
         let remaining = self.0.executor.drain(on).await.map_err(|e| ApiError::internal(e.to_string()))?;
+        let remaining = u32::try_from(remaining).unwrap_or(u32::MAX);
         Ok(DrainReply {
             node_id: node.to_string(),
             drained: on,
-            remaining_steps: u32::try_from(remaining).unwrap_or(u32::MAX),
+            remaining_steps: remaining,
+            remaining_tasks: remaining,
         })
     }
 
@@ -233,9 +309,11 @@ impl Backend for NodeBackend {
 
     async fn tool(&self, name: &str) -> Result<ToolDetail, ApiError> {
         let view = self.view();
+        let (tool, hash) = self.named_tool(name, &view)?;
+        let hash = hash.map(|hash| hash.to_string());
         node_view::tools(&self.0, &view, true)
             .into_iter()
-            .find(|(card, _)| card.name.as_str() == name)
+            .find(|(card, entry)| card.name == tool && hash.as_ref().is_none_or(|h| *h == entry.card_hash))
             .map(|(card, entry)| ToolDetail { entry, card: Box::new((*card).clone()) })
             .ok_or_else(|| node_view::unknown_tool(name, &view))
     }
@@ -258,7 +336,11 @@ impl Backend for NodeBackend {
         guard.disarm();
         if done.output.pointer("/error/code").is_some_and(|code| code == crate::dispatch::REVOKED) {
             let message = done.output.pointer("/error/message").and_then(Value::as_str).unwrap_or_default();
-            return Err(ApiError::new(403, crate::dispatch::REVOKED, message).hint(Exclusion::HINT));
+            let error = ApiError::new(403, crate::dispatch::REVOKED, message);
+            return Err(match self.0.trust.now().exclusion() {
+                Some(exclusion) => error.hint(exclusion.hint()),
+                None => error,
+            });
         }
         if done.no_capacity {
             return Err(ApiError::no_capacity(done.decision.sentence())
@@ -326,6 +408,11 @@ impl Backend for NodeBackend {
         }
     }
 
+    async fn resume_run(&self, id: &str, request: ResumeRequest) -> Result<RunStarted, ApiError> {
+        let resumed = self.0.runs.resume(id, request.decision).await?;
+        Ok(RunStarted { run_id: resumed.run().to_string() })
+    }
+
     async fn invite(&self, request: InviteRequest) -> Result<InviteReply, ApiError> {
         let InviteRequest { role, ttl_s, uses, grants } = request;
         let invite = Invite { role, grants: grants.clone(), ttl_s, uses };
@@ -362,7 +449,10 @@ impl Backend for NodeBackend {
         self.take_name(&request.name).await
     }
 
-    async fn leave(&self) -> Result<LeaveReply, ApiError> {
+    async fn leave(&self, request: LeaveRequest) -> Result<LeaveReply, ApiError> {
+        if !request.last_admin {
+            super::life::not_the_last_admin(&self.view(), &self.0.trust.now())?;
+        }
         self.say_goodbye().await
     }
 
@@ -401,5 +491,18 @@ impl Backend for NodeBackend {
     async fn lock_root(&self) -> Result<RootReply, ApiError> {
         self.0.life.root.lock();
         self.root().await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{DISK_OUT_BYTES, room};
+
+    #[test]
+    fn a_full_disk_is_a_reason_with_a_code() {
+        let home = std::path::Path::new("home");
+        assert_eq!(room(DISK_OUT_BYTES, home), Ok(()));
+        let why = room(DISK_OUT_BYTES - 1, home).unwrap_err();
+        assert!(why.starts_with("disk_full: ") && why.contains("home"), "{why}");
     }
 }

@@ -65,27 +65,40 @@ impl Clock for SystemClock {
     }
 }
 
-/// A clock that stands still and draws the same bytes in every run.
-#[cfg(test)]
+/// A clock that stands still, or goes with tokio's, and draws the same bytes in every run.
+#[cfg(any(test, feature = "testing"))]
 #[derive(Debug)]
 pub(crate) struct TestClock {
     unix: u64,
+    goes_since: Option<tokio::time::Instant>,
     drawn: std::sync::atomic::AtomicU64,
     seed: u64,
 }
 
-#[cfg(test)]
+#[cfg(any(test, feature = "testing"))]
 impl TestClock {
     /// Stands at `unix` seconds; clocks with different seeds draw different bytes.
+    #[cfg(test)]
     pub(crate) fn new(unix: u64, seed: u64) -> Self {
-        Self { unix, drawn: std::sync::atomic::AtomicU64::new(0), seed }
+        Self { unix, goes_since: None, drawn: std::sync::atomic::AtomicU64::new(0), seed }
+    }
+
+    /// Shows `unix` seconds at `since`, and goes with tokio's clock from there.
+    #[cfg(feature = "testing")]
+    pub(crate) fn going(unix: u64, since: tokio::time::Instant, seed: u64) -> Self {
+        Self { unix, goes_since: Some(since), drawn: std::sync::atomic::AtomicU64::new(0), seed }
     }
 }
 
-#[cfg(test)]
+#[cfg(any(test, feature = "testing"))]
 impl Clock for TestClock {
     fn wall(&self) -> SystemTime {
-        UNIX_EPOCH + std::time::Duration::from_secs(self.unix)
+        let gone = self.goes_since.map_or(Duration::ZERO, |since| since.elapsed());
+        UNIX_EPOCH + Duration::from_secs(self.unix) + gone
+    }
+
+    fn since_boot(&self) -> Option<Duration> {
+        self.goes_since.map(|since| since.elapsed())
     }
 
     fn fill(&self, buffer: &mut [u8]) -> Result<(), EntropyError> {

@@ -345,12 +345,12 @@ fn event(name: &'static str, sentence: String, fields: Value) -> UpEvent {
 
 pub(super) fn show(event_of_node: &NodeEvent) -> UpEvent {
     match event_of_node {
-        NodeEvent::Advert { node, incarnation, seq, running, queued, draining, tool_set } => event(
+        NodeEvent::Advert { node, incarnation, seq, running, queued, draining, ready, tool_set } => event(
             "advert",
             format!("{node} runs {running} steps, {queued} wait"),
             json!({
                 "node": node, "incarnation": incarnation, "advert_seq": seq, "running": running, "queued": queued,
-                "draining": draining, "tool_set": tool_set,
+                "draining": draining, "ready": ready, "tool_set": tool_set,
             }),
         ),
         NodeEvent::Member { node, state } => {

@@ -12,6 +12,7 @@ pub(crate) enum NodeEvent {
         running: u16,
         queued: u16,
         draining: bool,
+        ready: bool,
         tool_set: String,
     },
     /// Somebody who dialled us was refused.

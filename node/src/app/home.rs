@@ -2,7 +2,7 @@
 //! into a folder beside its place, which is then renamed.
 use std::{
     fs::{self, OpenOptions},
-    io::{self, Read, Write},
+    io::{self, Write},
     os::unix::fs::{DirBuilderExt, OpenOptionsExt},
     path::{Path, PathBuf},
 };
@@ -13,6 +13,7 @@ use octomesh_protocol::{
     session::secret::MeshSecret,
     trust::{CertificateChain, NodeIdentity, keys::SEED_BYTES},
 };
+use octomesh_tools::regular;
 use zeroize::Zeroizing;
 
 use super::root::{RootFile, RootFileError};
@@ -159,6 +160,8 @@ impl Home {
             .truncate(false)
             .write(true)
             .mode(0o600)
+            // A fifo of that name must not be waited for.
+            .custom_flags(nix::libc::O_NONBLOCK)
             .open(&path)
             .map_err(at(&path))?;
         match file.try_lock() {
@@ -337,7 +340,7 @@ impl Home {
     /// Raised at every start and stored before use: at least the unix time, and more than ever before.
     pub(crate) fn next_incarnation(&self, unix: u64) -> Result<u64, HomeError> {
         let path = self.0.join("incarnation");
-        let last = match fs::read_to_string(&path) {
+        let last = match regular::read_text(&path, LONGEST_FILE) {
             Ok(text) => text.trim().parse::<u64>().unwrap_or(0),
             Err(error) if error.kind() == io::ErrorKind::NotFound => 0,
             Err(cause) => return Err(HomeError::Io { path, cause }),
@@ -365,11 +368,9 @@ pub(crate) fn private_folder(path: &Path) -> Result<(), HomeError> {
 
 /// A file of hexadecimal digits, as every key is written.
 pub(crate) fn hex_file(path: &Path) -> Result<Zeroizing<Vec<u8>>, HomeError> {
-    let mut text = Zeroizing::new(String::new());
-    let file = fs::File::open(path).map_err(at(path))?;
-    file.take(LONGEST_FILE).read_to_string(&mut text).map_err(at(path))?;
+    let text = Zeroizing::new(regular::read(path, LONGEST_FILE).map_err(at(path))?);
     HEXLOWER
-        .decode(text.trim().as_bytes())
+        .decode(text.trim_ascii())
         .map(Zeroizing::new)
         .map_err(|_| HomeError::Damaged { path: path.to_owned(), what: "not hexadecimal" })
 }

@@ -7,6 +7,7 @@ use std::{
 use octomesh_protocol::{
     id::{NodeId, NodeName},
     sync::{RenewRefusal, SyncReply, SyncRequest},
+    trust::Role,
 };
 use tokio::sync::oneshot;
 
@@ -16,7 +17,8 @@ use crate::{
         ApiError,
         types::{ForgetReply, LeaveReply, RenameReply},
     },
-    membership::MemberState,
+    membership::{Member, MemberState, MeshView},
+    trust::Trust,
 };
 
 /// A member answers in milliseconds; one that does not will see this node as down.
@@ -57,6 +59,23 @@ impl From<RenewalError> for ApiError {
             None => made,
         }
     }
+}
+
+/// Refuses while this node is the only admin that it knows of.
+pub(super) fn not_the_last_admin(view: &MeshView, trust: &Trust) -> Result<(), ApiError> {
+    let is_admin =
+        |m: &Member| m.certificate.as_ref().is_some_and(|c| c.role == Role::Admin && trust.check(c).is_ok());
+    let mut others = view.members.values().filter(|m| !view.is_me(m.node) && !m.is_gone());
+    if !trust.is_admin() || others.any(|m| is_admin(m)) {
+        return Ok(());
+    }
+    Err(ApiError::new(
+        409,
+        "last_admin",
+        "this node is the last admin that it knows of: when it has left, nobody can invite, renew or revoke until the root key makes \
+         another admin",
+    )
+    .hint("make another one first: `octomesh invite --role admin`, and `octomesh join` there; --yes leaves all the same"))
 }
 
 impl Node {

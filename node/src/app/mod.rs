@@ -3,6 +3,7 @@ pub(crate) mod backend;
 pub(crate) mod clock;
 pub mod entry;
 pub(crate) mod events;
+pub(crate) mod failpoint;
 mod gauges;
 pub(crate) mod home;
 pub(crate) mod issuer;

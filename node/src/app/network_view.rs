@@ -2,7 +2,7 @@
 use std::net::{IpAddr, SocketAddr};
 
 use crate::{
-    api::types::{DiscoveryInterface, DiscoveryReport, UnreachedAddress},
+    api::types::{DiscoveryInterface, DiscoveryReport, RelayedMember, UnreachedAddress},
     discovery::{NetworkReport, SegmentReport},
     membership::{Member, MeshView, reach::Unreached},
 };
@@ -16,6 +16,23 @@ const NAMES: usize = 16;
 pub(super) fn step(view: &MeshView, member: &Member) -> Option<String> {
     let away = !view.is_me(member.node) && !member.connected;
     away.then(|| member.reach.step(!member.addresses.is_empty()).to_string())
+}
+
+/// The name of the member that relays the session with `member`.
+pub(super) fn relay(view: &MeshView, member: &Member) -> Option<String> {
+    let relay = member.relay?;
+    Some(view.get(relay).map_or_else(|| relay.short(), |m| m.name.to_string()))
+}
+
+/// Members that are reached over others.
+pub(super) fn relayed(view: &MeshView) -> Vec<RelayedMember> {
+    let mut relayed: Vec<RelayedMember> = view
+        .members
+        .values()
+        .filter_map(|m| Some(RelayedMember { name: m.name.to_string(), relay: relay(view, m)? }))
+        .collect();
+    relayed.sort_by(|a, b| a.name.cmp(&b.name));
+    relayed
 }
 
 /// Addresses that lead to no member.
@@ -39,7 +56,19 @@ pub(super) fn warnings(view: &MeshView) -> Vec<String> {
         (version != own && m.state.is_present())
             .then(|| format!("{} runs version {version}, this node {own}", m.name))
     });
-    failed.take(WARNINGS).chain(versions.take(WARNINGS)).collect()
+    let twins = view.twins();
+    let twins = twins.iter().filter_map(|members| {
+        let (first, others) = members.split_first()?;
+        let others: Vec<_> = others.iter().map(|m| format!("{} ({})", view.shown(m), m.node.short())).collect();
+        Some(format!(
+            "several members are named {name}: here `{name}` is the node with the id …{id}, and there is {others}; give one of them \
+             another name: run `octomesh rename NEW-NAME` on its machine",
+            name = first.name,
+            id = first.node.short(),
+            others = others.join(", ")
+        ))
+    });
+    failed.take(WARNINGS).chain(versions.take(WARNINGS)).chain(twins.take(WARNINGS)).collect()
 }
 
 /// How it stands with multicast DNS.

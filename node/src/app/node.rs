@@ -11,8 +11,7 @@ use std::{
 
 use octomesh_protocol::{
     id::{CardHash, MeshId, NodeId, NodeName, RunId, StepId, StepKey, ToolName},
-    session::secret::MeshSecret,
-    trust::{Certificate, CertificateChain, NodeIdentity, Role},
+    trust::{Certificate, NodeIdentity, Role},
 };
 use octomesh_tools::{
     availability, builtin,
@@ -44,11 +43,13 @@ use crate::{
     config::NodeConfig,
     discovery::{Discovery, DiscoveryParts, NetworkReport},
     dispatch::{DispatchParts, Dispatcher},
-    executor::{ExecutorConfig, ExecutorHandle, ExecutorParts, GpuReading, Resources, ServeParts, executor},
+    executor::{
+        ExecutorConfig, ExecutorHandle, ExecutorParts, GpuReading, Prover, Resources, ServeParts, executor,
+    },
     journal::{JournalError, JournalHandle},
     load::{Hardware, MemoryReader},
     membership::{
-        MEMBERSHIP_COMMANDS, Member, Membership, MembershipHandle, MeshView, SwimPort,
+        AddressBook, MEMBERSHIP_COMMANDS, Member, Membership, MembershipHandle, MeshView, SwimPort,
         renewals::{RenewAsk, Renewals},
     },
     metrics::NodeMetrics,
@@ -272,6 +273,13 @@ impl Base {
         (handle, hardware)
     }
 
+    /// The first self-call, before others hear of this node; then one now and then.
+    async fn prove(&self, executor: &ExecutorHandle) {
+        let mut prover = Prover::new(executor.clone(), self.caller.clone());
+        prover.turn().await;
+        self.supervisor.spawn_critical("self-call", prover.run(self.stop()));
+    }
+
     /// The owner of certificate, secrets and revocations.
     fn trust(&self, key: &Arc<NodeIdentity>, root: &RootKeeper, held: Trust, store: Store) -> TrustHandle {
         let (trust, task) = TrustParts {
@@ -312,7 +320,7 @@ impl Base {
         &self,
         key: &Arc<NodeIdentity>,
         trust: TrustReader,
-        (transport, plaintext, listen): (TransportKind, bool, Vec<String>),
+        (transport, plaintext, relay, listen): (TransportKind, bool, bool, Vec<String>),
     ) -> Result<(Network, watch::Sender<Arc<Vec<OpenTicket>>>, mpsc::Receiver<JoinAsk>), StartError> {
         let (open_tickets, tickets) = watch::channel(Arc::new(Vec::new()));
         let (join_asks, joins) = mpsc::channel::<JoinAsk>(JOINS);
@@ -325,12 +333,16 @@ impl Base {
             transport,
             security: Security::new(Arc::new(secure), Some(JoinService::new(tickets, join_asks))),
             plaintext,
+            relay,
             opened,
             listen,
+            tasks: self.supervisor.clone(),
             metrics: self.metrics.net.clone(),
             dropped: self.metrics.dropped.clone(),
         };
-        Ok((net::start(config).await?, open_tickets, joins))
+        // The doorkeeper is there before the listeners are, which may fail.
+        let network = net::start(config).await.inspect_err(|_| self.supervisor.stop_token().cancel())?;
+        Ok((network, open_tickets, joins))
     }
 }
 
@@ -363,7 +375,8 @@ impl Node {
         let listen = listen.unwrap_or_else(|| config.listen.iter().map(ToString::to_string).collect());
         // Before there are tasks that a failed start would have to end.
         net::check_free(&listen)?;
-        let (store, held) = held(&home, certificate.node, identity.mesh, identity.chain, identity.secret)?;
+        let store = Store::new(home.identity_folder());
+        let held = Trust::load(&store, certificate.node, identity.chain, identity.secret)?;
         let incarnation = home.next_incarnation(clock.unix())?;
         let sandbox = Sandbox::probe(confinement(&config, launcher, &home)).await;
         let base = Base::new(&home, &certificate, clock, sandbox)?;
@@ -371,12 +384,13 @@ impl Node {
         let late_view = Arc::default();
         let registry = tools(&home, &base, &workspace, &late_view).await?;
         let (executor, hardware) = base.executor(&config, &registry, &workspace);
+        base.prove(&executor).await;
 
         let key = Arc::new(identity.node);
         let root = RootKeeper::new(home.clone(), identity.mesh);
         let trust = base.trust(&key, &root, held, store);
         let (network, open_tickets, joins) =
-            base.network(&key, trust.reader(), (transport, plaintext, listen.clone())).await?;
+            base.network(&key, trust.reader(), (transport, plaintext, config.relay, listen.clone())).await?;
         base.supervisor.spawn_critical("network", network.driver.run(base.stop()));
 
         let heard = base.discovery(&config, identity.mesh, bound(&listen, &network.listening));
@@ -391,7 +405,7 @@ impl Node {
             advertise: config.advertise.iter().map(ToString::to_string).collect(),
             discovery: (heard.own, heard.hints),
             static_peers: config.peers.clone(),
-            peers_file: home.peers(),
+            address_book: AddressBook::File(home.peers()),
             net: network.handle.clone(),
             swim: base.swim(certificate.node, incarnation, network.swim, network.swim_traffic),
             trust: trust.clone(),
@@ -469,6 +483,9 @@ impl Node {
             metrics: base.metrics.clone(),
             epoch: base.journal.next_epoch().await?,
         });
+        if let Err(error) = dispatcher.remember().await {
+            tracing::warn!(%error, "what calls took before the restart is not known; cards count until it is measured again");
+        }
         let recipes = Recipes::with_folder(&own.home.recipes()).map_err(setup("recipes"))?;
         let roles: Arc<dyn Roles> = Arc::new(RulesRoles::new(recipes, Arc::new(CardRanker)));
         let runs = Runs::new(RunsParts {
@@ -481,7 +498,7 @@ impl Node {
             metrics: base.metrics.clone(),
             supervisor: base.supervisor.clone(),
         });
-        runs.settle_unfinished().await?;
+        runs.resume_unfinished().await?;
         let gauges = Gauges {
             metrics: base.metrics.clone(),
             executor: executor.clone(),
@@ -549,20 +566,6 @@ impl Node {
         let _ = self.journal.flush().await;
         ended
     }
-}
-
-/// What this node holds as true when it starts, and the files it lies in.
-fn held(
-    home: &Home,
-    node: NodeId,
-    mesh: MeshId,
-    chain: CertificateChain,
-    secret: MeshSecret,
-) -> Result<(Store, Trust), StartError> {
-    let store = Store::new(home.identity_folder());
-    let secrets = store.secrets(mesh, secret)?;
-    let revocations = store.revocations(mesh)?;
-    Ok((store, Trust::new(node, chain, secrets, revocations)))
 }
 
 /// The node's tools: built-in ones, those of the folder, each proved by its demo calls before anybody hears of it.

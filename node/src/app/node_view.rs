@@ -21,7 +21,6 @@ use crate::{
         },
     },
     membership::{Member, MemberState, MeshView, view::CatalogueView},
-    trust::Exclusion,
 };
 
 /// Names suggested for one that is not known.
@@ -48,19 +47,17 @@ fn ratio(running: u16, queued: u16, slots: u16) -> f64 {
     (ratio * 1000.0).round() / 1000.0
 }
 
-pub(super) fn status(node: &Node, view: &MeshView, ready: bool) -> StatusReply {
+/// `not_ready`: why, when it is not.
+pub(super) fn status(node: &Node, view: &MeshView, not_ready: Option<String>) -> StatusReply {
     let own = view.own();
     let load = *node.executor.load().borrow();
-    let count = |state: &[MemberState]| {
-        u32::try_from(view.members.values().filter(|m| state.contains(&m.state)).count()).unwrap_or(u32::MAX)
-    };
     let counts = node.dispatcher.counts();
     let revoked = node.trust.now().is_revoked(node.caller.node);
-    let state = match (ready, load.draining) {
+    let state = match (&not_ready, load.draining) {
         _ if revoked => "revoked",
-        (false, _) => "not_ready",
-        (true, true) => "draining",
-        (true, false) => "alive",
+        (Some(_), _) => "not_ready",
+        (None, true) => "draining",
+        (None, false) => "alive",
     };
     let problems = node.registry.snapshot();
     let tool_warnings = problems
@@ -71,7 +68,7 @@ pub(super) fn status(node: &Node, view: &MeshView, ready: bool) -> StatusReply {
         })
         .chain(problems.problems.iter().map(|(path, why)| format!("{}: {why}", path.display())));
     let certificate = node.life.renewal.warning(&node.trust.now().chain, node.clock.unix());
-    let excluded = node.trust.now().exclusion().map(|why| format!("{why}; {}", Exclusion::HINT));
+    let excluded = node.trust.now().exclusion().map(|why| format!("{why}; {}", why.hint()));
     let sandbox = node.sandbox.self_test();
     // Without bubblewrap the next level does the same.
     let weak = sandbox.level < octomesh_tools::policy::CODE_LEVEL;
@@ -93,13 +90,7 @@ pub(super) fn status(node: &Node, view: &MeshView, ready: bool) -> StatusReply {
             aead: AEAD.to_owned(),
             protocol_version: 1,
         },
-        membership: MembershipCounts {
-            alive: count(&[MemberState::Alive]),
-            suspect: count(&[MemberState::Suspect]),
-            dead: count(&[MemberState::Down]),
-            left: count(&[MemberState::Left]),
-            total_seen: u32::try_from(view.members.len()).unwrap_or(u32::MAX),
-        },
+        membership: membership(view),
         routing: RoutingCounts {
             local_load: ratio(load.running, load.queued, load.slots),
             tasks_routed_out: counts.routed_out.load(Ordering::Relaxed),
@@ -118,6 +109,7 @@ pub(super) fn status(node: &Node, view: &MeshView, ready: bool) -> StatusReply {
         warnings: excluded
             .into_iter()
             .chain(certificate)
+            .chain(node.trust.now().warning())
             .chain(node.warnings.iter().cloned())
             .chain(session_view::warnings(&node.net.refusals()))
             .chain(sandbox_warnings)
@@ -126,6 +118,20 @@ pub(super) fn status(node: &Node, view: &MeshView, ready: bool) -> StatusReply {
             .collect(),
         discovery: network_view::discovery(&node.network.borrow(), view),
         unreached: network_view::unreached(view),
+        not_ready,
+        relayed: network_view::relayed(view),
+    }
+}
+
+fn membership(view: &MeshView) -> MembershipCounts {
+    let count =
+        |state| u32::try_from(view.members.values().filter(|m| m.state == state).count()).unwrap_or(u32::MAX);
+    MembershipCounts {
+        alive: count(MemberState::Alive),
+        suspect: count(MemberState::Suspect),
+        dead: count(MemberState::Down),
+        left: count(MemberState::Left),
+        total_seen: u32::try_from(view.members.len()).unwrap_or(u32::MAX),
     }
 }
 
@@ -139,18 +145,22 @@ fn entry(view: &MeshView, member: &Member) -> NodeEntry {
     let advert = member.advert.as_deref();
     // What a node that is gone did when it was last heard says nothing about now.
     let load = advert.filter(|_| member.state.is_present()).map(|a| a.load).unwrap_or_default();
+    let rtt_ms = member.rtt.map(|r| (r.as_secs_f64() * 100_000.0).round() / 100.0);
     NodeEntry {
         node_id: member.node.to_string(),
-        name: member.name.to_string(),
+        name: view.shown(member),
         state: member.state.to_string(),
         addr: member.direct_address.clone().or_else(|| member.addresses.first().cloned()),
+        relay: network_view::relay(view, member),
         region: advert.map(|a| a.region.clone()).unwrap_or_default(),
         tags: advert.map(|a| a.tags.clone()).unwrap_or_default(),
         load_ratio: ratio(load.running, load.queued, load.slots),
         slots: advert.map_or(0, |a| u32::from(a.load.slots)),
         running: u32::from(load.running),
         queued: u32::from(load.queued),
-        rtt_ms: member.rtt.map(|r| (r.as_secs_f64() * 100_000.0).round() / 100.0),
+        rtt_ms,
+        latency_ms: rtt_ms,
+        capabilities: member.tools.keys().map(ToString::to_string).collect(),
         last_seen: member.last_seen.and_then(|t| t.duration_since(UNIX_EPOCH).ok()).map(|d| d.as_secs()),
         incarnation: advert.map_or(0, |a| a.incarnation),
         is_self: view.is_me(member.node),
@@ -161,10 +171,20 @@ fn entry(view: &MeshView, member: &Member) -> NodeEntry {
         tools: u32::try_from(member.tools.len()).unwrap_or(u32::MAX),
         suite: member.suite.map(str::to_owned),
         version: advert.map(|a| a.version.clone()).unwrap_or_default(),
-        problem: member.problem.clone(),
+        problem: member.problem.clone().or_else(|| unproven(member)),
+        ready: load.ready,
         step: network_view::step(view, member),
         heard_from: member.reach.heard_from().iter().map(ToString::to_string).collect(),
     }
+}
+
+/// A member that is there and takes no steps, because its executor does not work.
+fn unproven(member: &Member) -> Option<String> {
+    let told = member.advert.as_ref().filter(|_| member.state.is_present())?;
+    (!told.load.ready).then(|| {
+        "not_ready: its executor does not bring its self-calls to an end; `octomesh status` there says why"
+            .to_owned()
+    })
 }
 
 /// Tools with their cards, by name: those of this node, or of the whole mesh. Variants of one name are entries of their own.
@@ -185,8 +205,9 @@ pub(super) fn tools(node: &Node, view: &MeshView, all: bool) -> Vec<(Arc<ToolCar
         }
         entries.insert((own.card.name.clone(), own.hash), (Arc::clone(&own.card), entry));
     }
+    let mesh = CatalogueView::new(view);
     if all {
-        for (name, variants) in CatalogueView::new(view).tools {
+        for (name, variants) in &mesh.tools {
             for variant in variants {
                 let tier = if octomesh_tools::registry::CORE_TOOLS.contains(&name.as_str()) {
                     Tier::Core
@@ -198,12 +219,22 @@ pub(super) fn tools(node: &Node, view: &MeshView, all: bool) -> Vec<(Arc<ToolCar
                     (Arc::clone(&variant.card), entry)
                 });
                 for holder in variant.nodes.iter().filter_map(|n| view.get(*n)) {
-                    let holder = holder.name.to_string();
+                    let holder = view.shown(holder);
                     if !entry.nodes.contains(&holder) {
                         entry.nodes.push(holder);
                     }
                 }
             }
+        }
+    }
+    let names = mesh.model_names();
+    for ((name, hash), (_, entry)) in &mut entries {
+        entry.model_name = names.name(name.as_str(), *hash).map(str::to_owned);
+        if mesh.variants(name).len() > 1 {
+            let own = Some(node.name().to_string()).filter(|own| entry.nodes.contains(own));
+            // The same one whoever came last.
+            let holder = own.or_else(|| entry.nodes.iter().min().cloned());
+            entry.listed_as = holder.map_or_else(|| name.to_string(), |holder| format!("{name}@{holder}"));
         }
     }
     entries.into_values().collect()
@@ -212,6 +243,8 @@ pub(super) fn tools(node: &Node, view: &MeshView, all: bool) -> Vec<(Arc<ToolCar
 fn tool_entry(card: &ToolCard, hash: CardHash, tier: Tier, state: &str) -> ToolEntry {
     ToolEntry {
         name: card.name.to_string(),
+        listed_as: card.name.to_string(),
+        model_name: None,
         version: card.version.clone(),
         card_hash: hash.to_string(),
         source: card.source,
@@ -244,3 +277,6 @@ pub(super) fn unknown_tool(name: &str, view: &MeshView) -> ApiError {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -5,7 +5,7 @@ use octomesh_protocol::{
     codec::CodecError,
     id::{NodeId, NodeName},
     sync::{RenewRefusal, Renewal, SyncReply, SyncRequest},
-    trust::{Certificate, CertificateChain, Issuer, Role},
+    trust::{CLOCK_TOLERANCE_S, Certificate, CertificateChain, Issuer, Role},
 };
 use tokio::{
     sync::{mpsc, oneshot, watch},
@@ -97,6 +97,14 @@ impl RenewalHandle {
     /// What the owner should know of this node's certificate, if anything.
     pub(crate) fn warning(&self, chain: &CertificateChain, now: u64) -> Option<String> {
         let life = Life::of(chain)?;
+        if life.is_of_the_future(now) {
+            let ahead = octomesh_protocol::trust::span(life.from - now);
+            return Some(format!(
+                "this node's certificate begins in {ahead}: it was issued while this machine's clock was ahead, and members refuse it \
+                 until then. Set the clock; where the root key is at hand it is renewed at once, else `octomesh leave` and \
+                 `octomesh join` with a new ticket"
+            ));
+        }
         if now < life.due() || life.ends.saturating_sub(now) > WARN_S {
             return None;
         }
@@ -130,6 +138,15 @@ impl Life {
     /// Half of it is over.
     fn due(self) -> u64 {
         self.from.saturating_add(self.length() / 2)
+    }
+
+    /// It was issued while this machine's clock was ahead: until then every member refuses it.
+    fn is_of_the_future(self, now: u64) -> bool {
+        now.saturating_add(CLOCK_TOLERANCE_S) < self.from
+    }
+
+    fn is_due(self, now: u64) -> bool {
+        now >= self.due() || self.is_of_the_future(now)
     }
 
     /// The pause after so many tries that failed; `random` moves it by up to a quarter, so that nodes do not ask in step.
@@ -204,7 +221,8 @@ impl Task {
     /// Until the next look.
     fn wait(&self) -> Duration {
         let Some(life) = Life::of(&self.parts.trust.now().chain) else { return LOOK };
-        let due = Duration::from_secs(life.due().saturating_sub(self.parts.clock.unix()));
+        let now = self.parts.clock.unix();
+        let due = Duration::from_secs(if life.is_due(now) { 0 } else { life.due().saturating_sub(now) });
         let pause = self.not_before.saturating_duration_since(Instant::now());
         // A second that has begun is not over.
         due.max(pause).clamp(Duration::from_millis(200), LOOK)
@@ -214,7 +232,7 @@ impl Task {
     async fn look(&mut self) {
         let Some(life) = Life::of(&self.parts.trust.now().chain) else { return };
         let now = self.parts.clock.unix();
-        if now < life.due() {
+        if !life.is_due(now) {
             // It is not due any more when somebody sent one unasked.
             self.failed.send_replace(None);
             return;
@@ -273,7 +291,10 @@ impl Task {
                     continue;
                 }
             };
-            match accepted(old, trust.chain.ends(), &chain, name) {
+            // One of the future ends later than any of today, and is worth nothing today.
+            let of_the_future =
+                Life::of(&trust.chain).is_some_and(|life| life.is_of_the_future(self.parts.clock.unix()));
+            match accepted(old, trust.chain.ends().filter(|_| !of_the_future), &chain, name) {
                 Ok(()) => return Ok(self.parts.trust.install(chain).await?),
                 Err(why) => failed = RenewalError::Answer(why),
             }

@@ -1,4 +1,7 @@
-//! Runs of this node: starts them, keeps their events for whoever watches, stops them. A run lives on without its client.
+//! Runs of this node: starts them, keeps their events for whoever watches, stops them. A run lives on without its client, and
+//! goes on after a crash of this node ([`resume`]).
+mod resume;
+
 use std::{
     collections::{BTreeMap, VecDeque},
     path::PathBuf,
@@ -17,6 +20,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     clock::Clock,
+    failpoint::{self, Failpoint},
     home::{self, HomeError},
     step_port::{MeshSteps, StepWatch},
     supervise::Supervisor,
@@ -29,6 +33,7 @@ use crate::{
     metrics::NodeMetrics,
     router::Decision,
     solve::{
+        doubt::OnUncertain,
         event as solved,
         limits::SolveLimits,
         memory::SolveMemory,
@@ -65,6 +70,14 @@ pub(crate) enum RunsError {
     Journal(#[from] journal::JournalError),
     #[error("this node is stopping")]
     Stopping,
+    #[error("no run {0:?} on this node")]
+    UnknownRun(String),
+    #[error("the run goes on")]
+    Live,
+    #[error("run {run} is {status}; only one that is uncertain can be resumed")]
+    Over { run: String, status: journal::RunStatus },
+    #[error("run {run}: {reason}")]
+    NeedsDecision { run: String, reason: String },
 }
 
 struct Tracked {
@@ -148,18 +161,6 @@ fn document(question: &str, mut document: Value) -> Value {
     document
 }
 
-/// In the document of a run that was cut off: the step that nobody knows the end of, and where it was started.
-fn mark_uncertain(document: &mut Value, step: &str, node: &str) {
-    let blocks = document.get_mut("blocks").and_then(Value::as_array_mut).into_iter().flatten();
-    let steps = blocks.filter_map(|b| b.get_mut("steps").and_then(Value::as_array_mut)).flatten();
-    for found in steps.filter(|s| s.get("step_id").and_then(Value::as_str) == Some(step_of(step))) {
-        if let Value::Object(fields) = found {
-            fields.insert("status".to_owned(), json!(octomesh_protocol::step::StepStatus::Uncertain));
-            fields.insert("node".to_owned(), json!(node));
-        }
-    }
-}
-
 /// `s001.2` is the second attempt of `s001`.
 fn step_of(step: &str) -> &str {
     step.split('.').next().unwrap_or(step)
@@ -180,6 +181,14 @@ pub(crate) struct RunsParts {
     pub(crate) supervisor: Supervisor,
 }
 
+/// What a run goes on with.
+struct Going {
+    request: RunRequest,
+    /// An earlier process of this node, or an earlier life of the run, may have started steps of it.
+    resumed: bool,
+    decision: Option<OnUncertain>,
+}
+
 struct Inner {
     parts: RunsParts,
     /// Held for look-ups and inserts only.
@@ -193,6 +202,12 @@ struct Journal(JournalHandle);
 impl RunJournal for Journal {
     async fn record(&self, record: RunRecord) -> Result<(), JournalFailure> {
         let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
+        if record.steps_total > 0 && record.steps_done == 0 {
+            failpoint::reached(Failpoint::PlanStored, None);
+        }
+        if record.steps_done > 0 {
+            failpoint::reached(Failpoint::StepStored, None);
+        }
         self.0
             .run_progress(&record.run_id, count(record.steps_done), count(record.steps_total))
             .await
@@ -203,47 +218,6 @@ impl RunJournal for Journal {
 impl Runs {
     pub(crate) fn new(parts: RunsParts) -> Self {
         Self(Arc::new(Inner { parts, runs: Mutex::default(), stopping: CancellationToken::new() }))
-    }
-
-    /// Runs that a crash or a power cut ended are over: their record says so instead of "in progress" for ever.
-    pub(crate) async fn settle_unfinished(&self) -> Result<(), journal::JournalError> {
-        let journal = &self.0.parts.journal;
-        for row in journal.unfinished_runs().await? {
-            let Ok(run_id) = RunId::parse(&row.run_id) else { continue };
-            let dir = self.0.parts.folder.join(run_id.as_str());
-            let mut result = match SolveMemory::load(&dir) {
-                Ok(Some(memory)) => RunOutcome::from_memory(run_id.clone(), &memory).to_json(),
-                Ok(None) | Err(_) => json!({"run_id": run_id, "blocks": [], "citations": []}),
-            };
-            let (status, reason) = match self.may_have_run(&run_id).await? {
-                Some(open) => {
-                    let view = self.0.parts.view.borrow().clone();
-                    let node =
-                        view.get(open.node).map_or_else(|| open.node.to_string(), |m| m.name.to_string());
-                    mark_uncertain(&mut result, &open.step_id, &node);
-                    let step = format!("{} ({}) on {node}", open.step_id, open.tool);
-                    let words = "the node stopped before the run was over; whether";
-                    (journal::RunStatus::Uncertain, format!("{words} {step} took effect can't be known"))
-                }
-                None => (journal::RunStatus::Failed, "the node stopped before the run was over".to_owned()),
-            };
-            if let Value::Object(fields) = &mut result {
-                fields.insert("status".to_owned(), json!(status));
-                fields.insert("reason".to_owned(), json!(reason));
-            }
-            tracing::warn!(run = %run_id, %status, reason, "a run was cut off");
-            let end = journal::RunFinished { status, result: document(&row.question, result) };
-            journal.run_finished(&run_id, end).await?;
-        }
-        Ok(())
-    }
-
-    /// A step of the run that must not run twice, was started, and has no outcome.
-    async fn may_have_run(&self, run: &RunId) -> Result<Option<journal::AttemptRow>, journal::JournalError> {
-        let attempts = self.0.parts.journal.attempts(run).await?;
-        Ok(attempts
-            .into_iter()
-            .find(|a| !a.effect.may_repeat() && a.state == journal::AttemptState::StartSent))
     }
 
     fn runs<T>(&self, access: impl FnOnce(&mut BTreeMap<RunId, Arc<Tracked>>) -> T) -> T {
@@ -263,47 +237,66 @@ impl Runs {
         }
         let parts = &self.0.parts;
         let run_id = RunId::run(parts.clock.id_bytes());
-        let dir = parts.folder.join(run_id.as_str());
-        let (live, _) = broadcast::channel(WATCHER);
-        let tracked = Arc::new(Tracked {
-            question: request.question.clone(),
-            started_at: parts.clock.unix(),
-            cancel: self.0.stopping.child_token(),
-            events: Mutex::default(),
-            live,
-            over: watch::channel(false).0,
-        });
-        let known = self.runs(|runs| {
-            let active = runs.values().filter(|r| !*r.over.borrow()).count();
-            if active >= ACTIVE {
-                return false;
-            }
-            if runs.len() >= ACTIVE + KEPT {
-                let oldest = runs.iter().filter(|(_, r)| *r.over.borrow()).min_by_key(|(_, r)| r.started_at);
-                oldest.map(|(id, _)| id.clone()).and_then(|id| runs.remove(&id));
-            }
-            runs.insert(run_id.clone(), Arc::clone(&tracked));
-            true
-        });
-        if !known {
-            return Err(RunsError::Busy);
-        }
+        let tracked = self.track(&run_id, &request.question, parts.clock.unix())?;
+        let dir = self.dir(&run_id);
+        // Plain values: there is nothing that could fail.
+        let asked = serde_json::to_value(&request).unwrap_or_default();
         let recorded = match home::private_folder(&dir) {
-            Ok(()) => parts.journal.run_started(&run_id, &request.question).await.map_err(RunsError::from),
+            Ok(()) => {
+                parts.journal.run_started(&run_id, &request.question, &asked).await.map_err(RunsError::from)
+            }
             Err(error) => Err(error.into()),
         };
         if let Err(error) = recorded {
             self.runs(|runs| runs.remove(&run_id));
             return Err(error);
         }
+        failpoint::reached(Failpoint::RunRow, None);
         let (this, id) = (self.clone(), run_id.clone());
-        parts.supervisor.spawn("run", async move { this.drive(id, request, dir, tracked).await });
+        let going = Going { request, resumed: false, decision: None };
+        parts.supervisor.spawn("run", async move { this.drive(id, going, tracked).await });
         Ok(run_id)
     }
 
-    async fn drive(&self, run_id: RunId, request: RunRequest, dir: PathBuf, tracked: Arc<Tracked>) {
+    fn dir(&self, run: &RunId) -> PathBuf {
+        self.0.parts.folder.join(run.as_str())
+    }
+
+    /// A place among the live runs.
+    fn track(&self, run_id: &RunId, question: &str, started_at: u64) -> Result<Arc<Tracked>, RunsError> {
+        let (live, _) = broadcast::channel(WATCHER);
+        let tracked = Arc::new(Tracked {
+            question: question.to_owned(),
+            started_at,
+            cancel: self.0.stopping.child_token(),
+            events: Mutex::default(),
+            live,
+            over: watch::channel(false).0,
+        });
+        self.runs(|runs| {
+            let is_active = |r: &Arc<Tracked>| !*r.over.borrow();
+            if runs.get(run_id).is_some_and(is_active) {
+                return Err(RunsError::Live);
+            }
+            if runs.values().filter(|r| is_active(r)).count() >= ACTIVE {
+                return Err(RunsError::Busy);
+            }
+            if runs.len() >= ACTIVE + KEPT {
+                let oldest = runs.iter().filter(|(_, r)| !is_active(r)).min_by_key(|(_, r)| r.started_at);
+                oldest.map(|(id, _)| id.clone()).and_then(|id| runs.remove(&id));
+            }
+            runs.insert(run_id.clone(), Arc::clone(&tracked));
+            Ok(tracked)
+        })
+    }
+
+    async fn drive(&self, run_id: RunId, going: Going, tracked: Arc<Tracked>) {
         let parts = &self.0.parts;
+        let Going { request, resumed, decision } = going;
         parts.metrics.solve.active.inc();
+        if resumed {
+            self.until_seen(&run_id, &tracked.cancel).await;
+        }
         let mut limits = SolveLimits::default();
         if let Some(steps) = request.max_steps {
             limits.max_steps = usize::try_from(steps).unwrap_or(usize::MAX).clamp(1, limits.max_steps * 10);
@@ -316,8 +309,9 @@ impl Runs {
             run_id: run_id.clone(),
             question: request.question.clone(),
             plan_file: request.plan.map(|text| PlanFile { name: "plan".to_owned(), text }),
-            dir,
+            dir: self.dir(&run_id),
             limits,
+            decision,
         };
         let ports = RunPorts {
             roles: Arc::clone(&parts.roles),
@@ -325,6 +319,7 @@ impl Runs {
                 dispatcher: parts.dispatcher.clone(),
                 view: parts.view.clone(),
                 watch: Arc::clone(&tracked) as Arc<dyn StepWatch>,
+                resumed,
             }),
             sink: Arc::clone(&tracked) as Arc<dyn RunSink>,
             journal: Arc::new(Journal(parts.journal.clone())),
@@ -341,6 +336,7 @@ impl Runs {
     }
 
     async fn finish(&self, run_id: &RunId, status: solved::RunStatus, document: Value, tracked: &Tracked) {
+        failpoint::reached(Failpoint::Final, None);
         let parts = &self.0.parts;
         let stored = match status {
             solved::RunStatus::Completed => journal::RunStatus::Completed,
@@ -371,9 +367,7 @@ impl Runs {
         let tracked = self.tracked(run)?;
         let last = tracked.events(|e| e.last.clone());
         Some(last.unwrap_or_else(|| {
-            let path = self.0.parts.folder.join(run.as_str()).join("solve_memory.json");
-            let memory: Option<SolveMemory> =
-                std::fs::read(path).ok().and_then(|bytes| serde_json::from_slice(&bytes).ok());
+            let memory = SolveMemory::load(&self.dir(run)).ok().flatten();
             let so_far = match memory {
                 // Its last record is written before its answer: until the end is told, it goes on.
                 Some(memory) if memory.ending.is_some() => {

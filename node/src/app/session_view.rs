@@ -17,7 +17,7 @@ const fn direction(outbound: bool) -> &'static str {
 }
 
 pub(super) fn sessions(view: &MeshView, sessions: &[SessionReport]) -> SessionsReply {
-    let name = |s: &SessionReport| view.get(s.node).map(|m| m.name.to_string()).unwrap_or_default();
+    let name = |s: &SessionReport| view.get(s.node).map(|m| view.shown(m)).unwrap_or_default();
     let mut entries: Vec<SessionEntry> = sessions
         .iter()
         .map(|s| SessionEntry {
@@ -31,6 +31,7 @@ pub(super) fn sessions(view: &MeshView, sessions: &[SessionReport]) -> SessionsR
             bytes_in: s.bytes_in,
             bytes_out: s.bytes_out,
             addr: s.address.clone().unwrap_or_default(),
+            relay: s.relay.and_then(|r| view.get(r)).map(|m| m.name.to_string()),
             identity: IDENTITY_KEYS.to_owned(),
             kem: KEY_EXCHANGE.to_owned(),
             aead: AEAD.to_owned(),
@@ -51,7 +52,7 @@ pub(super) fn refusals(view: &MeshView, reports: &[RefusalReport], now: u64) -> 
         direction: direction(r.outbound).to_owned(),
         refused_by: if r.by_peer { "other" } else { "this" }.to_owned(),
         addr: r.address.clone().unwrap_or_default(),
-        name: r.node.and_then(|n| view.get(n)).map(|m| m.name.to_string()),
+        name: r.node.and_then(|n| view.get(n)).map(|m| view.shown(m)),
         reason: r.cause.to_string(),
         message: r.message.clone(),
         count: r.count,

@@ -29,6 +29,8 @@ pub(crate) struct MeshSteps {
     pub(crate) dispatcher: Dispatcher,
     pub(crate) view: watch::Receiver<Arc<MeshView>>,
     pub(crate) watch: Arc<dyn StepWatch>,
+    /// An earlier process may have started steps of this run.
+    pub(crate) resumed: bool,
 }
 
 #[async_trait]
@@ -64,10 +66,12 @@ impl StepPort for MeshSteps {
         let ask = CallAsk {
             key: key.clone(),
             tool: request.tool,
+            card: None,
             arguments: request.arguments,
             pinned,
             timeout: request.timeout,
             placed: Some(Placed(Arc::new(move |decision| watch.placed(&watched, decision)))),
+            resumed: self.resumed,
         };
         let (events, mut said) = mpsc::channel(EVENTS);
         let call = async {

@@ -4,11 +4,11 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use octomesh_protocol::{
     card::{SandboxLevel, ToolCard},
-    id::{CardHash, NodeName, ToolName},
+    id::{CardHash, ToolName},
     step::StepStatus,
 };
 use octomesh_tools::{
-    builtin::Catalogue,
+    builtin::{Catalogue, Listed},
     call,
     registry::{EntryState, Registry},
     sandbox::Sandbox,
@@ -51,6 +51,7 @@ impl ToolRunner for RegistryRunner {
     }
 
     async fn run(&self, tool: &ToolName, context: RunContext, arguments: Vec<u8>) -> CallReport {
+        let proof = context.proof;
         let context = CallContext {
             key: context.key,
             caller: context.caller,
@@ -63,8 +64,10 @@ impl ToolRunner for RegistryRunner {
         let source = self.registry.snapshot().get(tool).map(|e| e.card.source);
         let begun = Instant::now();
         let report = call::call(&self.registry, tool, &context, &arguments).await;
-        self.metrics.step_over(tool.as_str(), report.status, begun.elapsed());
-        if let Some(source) = source {
+        if !proof {
+            self.metrics.step_over(tool.as_str(), report.status, begun.elapsed());
+        }
+        if let Some(source) = source.filter(|_| !proof) {
             self.metrics.tool_called(tool.as_str(), source, report.status == StepStatus::Ok);
         }
         CallReport { status: report.status, output: report.output, sandbox: report.sandbox }
@@ -82,7 +85,7 @@ pub(crate) struct MeshCatalogue {
 }
 
 impl Catalogue for MeshCatalogue {
-    fn cards(&self) -> Vec<(Arc<ToolCard>, Vec<NodeName>)> {
+    fn cards(&self) -> Vec<Listed> {
         let Some(view) = self.view.get() else { return self.registry.catalogue().cards() };
         let view = view.borrow().clone();
         let names = |nodes: &[octomesh_protocol::id::NodeId]| {
@@ -93,7 +96,11 @@ impl Catalogue for MeshCatalogue {
             .tools
             .values()
             .flatten()
-            .map(|entry| (Arc::clone(&entry.card), names(&entry.nodes)))
+            .map(|entry| Listed {
+                card: Arc::clone(&entry.card),
+                hash: entry.hash,
+                nodes: names(&entry.nodes),
+            })
             .collect()
     }
 }

@@ -22,12 +22,12 @@ const LONGEST_LINE: usize = 2048;
 /// Lets `what` happen only when a person, or `--yes`, says so.
 ///
 /// # Errors
-/// Exit code 3 without an answer, 130 for no.
+/// Exit code 3 for anything but a yes, 130 when Ctrl-C comes instead of an answer.
 pub(super) async fn confirm(context: &Context, what: &str) -> Result<(), CliError> {
     if context.yes {
         return Ok(());
     }
-    if !io::stdin().is_terminal() {
+    if context.screen.is_json() || !io::stdin().is_terminal() {
         return Err(CliError::new(
             Exit::NeedsConfirmation,
             "needs_confirmation",
@@ -39,7 +39,7 @@ pub(super) async fn confirm(context: &Context, what: &str) -> Result<(), CliErro
     if ["y", "yes"].contains(&answer.trim().to_ascii_lowercase().as_str()) {
         Ok(())
     } else {
-        Err(CliError::new(Exit::Interrupted, "interrupted", "nothing was changed"))
+        Err(CliError::new(Exit::NeedsConfirmation, "needs_confirmation", "nothing was changed"))
     }
 }
 
@@ -69,6 +69,7 @@ async fn phrase(context: &Context, prompt: &str) -> Result<Passphrase, CliError>
         Some(given) => Zeroizing::new(
             given
                 .into_string()
+                .map(without_line_end)
                 .map_err(|_| CliError::usage(format!("{PASSPHRASE_VARIABLE} is not UTF-8")))?,
         ),
         None => ask(context, prompt.to_owned(), false).await?,
@@ -78,6 +79,17 @@ async fn phrase(context: &Context, prompt: &str) -> Result<Passphrase, CliError>
             .hint(format!("type it on a terminal, or give one line on stdin or {PASSPHRASE_VARIABLE}")));
     }
     Ok(Passphrase::new(text))
+}
+
+/// A file read into a variable often ends with a newline; what is typed never does, so that it would open nothing.
+fn without_line_end(mut text: String) -> String {
+    if text.ends_with('\n') {
+        text.pop();
+        if text.ends_with('\r') {
+            text.pop();
+        }
+    }
+    text
 }
 
 /// One line of stdin; `prompt` is shown on a terminal only, and what is typed only with `echo`.
@@ -153,5 +165,19 @@ impl Drop for Silent {
         // silent-ok: a terminal that has gone shows nothing
         let _ = tcsetattr(io::stdin(), SetArg::TCSANOW, &self.0);
         let _ = io::stderr().write_all(b"\n");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::without_line_end;
+
+    #[test]
+    fn one_line_end_is_no_part_of_a_passphrase() {
+        for (given, kept) in
+            [("a b", "a b"), ("a\n", "a"), ("a\r\n", "a"), ("a\n\n", "a\n"), ("a\r", "a\r"), ("\n", "")]
+        {
+            assert_eq!(without_line_end(given.into()), kept, "{given:?}");
+        }
     }
 }

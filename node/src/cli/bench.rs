@@ -1,7 +1,10 @@
 //! `octomesh bench`: measurements on this machine. None needs a running node.
+use std::path::PathBuf;
+
 use clap::{Args, Subcommand};
 
-use super::{CliError, Context, Exit};
+use super::{CliError, Context, Exit, render::Table};
+use crate::bench::router;
 
 /// Measures this machine.
 #[derive(Debug, Args)]
@@ -14,6 +17,22 @@ pub(super) struct BenchCommand {
 enum What {
     /// Compare a session with libp2p's Noise and TLS and with no encryption; needs a build with the feature bench-sessions
     Sessions(SessionsCommand),
+    /// Compare the router with other policies in a simulated mesh; the same seed gives the same rows
+    Router(RouterCommand),
+}
+
+/// Simulates.
+#[derive(Debug, Args)]
+struct RouterCommand {
+    /// Sizes of meshes; each is simulated at nine settings, and 1000 nodes take some minutes
+    #[arg(long, value_name = "N,...", value_delimiter = ',', default_value = "3,8,64", value_parser = clap::value_parser!(u32).range(2..=1000))]
+    nodes: Vec<u32>,
+    /// What all that is random comes from
+    #[arg(long, value_name = "S", default_value_t = 1)]
+    seed: u64,
+    /// Write a picture of it to this file, as SVG
+    #[arg(long, value_name = "FILE")]
+    plot: Option<PathBuf>,
 }
 
 /// Measures sessions.
@@ -31,8 +50,72 @@ impl BenchCommand {
     pub(super) async fn run(&self, context: &Context) -> Result<Exit, CliError> {
         match &self.what {
             What::Sessions(c) => c.run(context).await,
+            What::Router(c) => c.run(context),
         }
     }
+}
+
+impl RouterCommand {
+    /// Nothing else runs in this process, so that it may as well compute here.
+    fn run(&self, context: &Context) -> Result<Exit, CliError> {
+        let nodes = self.nodes.iter().map(|n| usize::try_from(*n).unwrap_or(usize::MAX)).collect();
+        let options = router::Options { nodes, seed: self.seed };
+        let progress = |s: &router::Setting| {
+            let scenario: &str = s.scenario.into();
+            let text = format!(
+                "{} nodes, {scenario}, load {}, adverts every {} s, estimates wrong by {}",
+                s.nodes, s.load, s.gossip_s, s.estimate_error
+            );
+            context.screen.progress(&text);
+        };
+        let report = router::run(&options, progress).map_err(|e| CliError::failed(e.to_string()))?;
+        if let Some(file) = &self.plot {
+            std::fs::write(file, router::svg(&report)).map_err(|e| {
+                CliError::failed(format!("can't write {}: {e}", file.display()))
+                    .hint("name a file in a directory that you may write to")
+            })?;
+        }
+        context.screen.show(&report, router_text)?;
+        Ok(Exit::Ok)
+    }
+}
+
+fn router_text(report: &router::Report) -> String {
+    let mut table = Table::new(&[
+        "nodes",
+        "scenario",
+        "load",
+        "gossip s",
+        "error",
+        "policy",
+        "mean s",
+        "p50 s",
+        "p99 s",
+        "refused",
+        "run s",
+        "unfinished",
+    ]);
+    for row in &report.rows {
+        let (scenario, policy): (&str, &str) = (row.scenario.into(), row.policy.into());
+        table.row([
+            row.nodes.to_string(),
+            scenario.to_owned(),
+            row.load.to_string(),
+            row.gossip_s.to_string(),
+            row.estimate_error.to_string(),
+            policy.to_owned(),
+            format!("{:.3}", row.mean_s),
+            format!("{:.3}", row.p50_s),
+            format!("{:.2}", row.p99_s),
+            format!("{:.2}", row.refusals_per_step),
+            row.makespan_s.map_or_else(|| "-".to_owned(), |s| format!("{s:.2}")),
+            row.unfinished.to_string(),
+        ]);
+    }
+    format!(
+        "{table}\nSeed {}. Refused reservations are per step; run s is the mean time of a run of dependent steps.",
+        report.seed
+    )
 }
 
 #[cfg(not(feature = "bench-sessions"))]

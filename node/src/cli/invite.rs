@@ -8,10 +8,11 @@ use octomesh_protocol::{
 
 use super::{
     CliError, Context, Exit,
+    client::Client,
     render::{self, Table},
 };
 use crate::{
-    api::types::{InviteReply, InviteRequest, InvitesReply, WithdrawReply},
+    api::types::{InviteReply, InviteRequest, InvitesReply, ToolsReply, WithdrawReply},
     app::entry,
 };
 
@@ -100,6 +101,9 @@ impl InviteCommand {
         let tools = (!self.tools.is_empty()).then(|| self.tools.clone());
         let grants = Grants { tools, min_sandbox: self.min_sandbox };
         let request = InviteRequest { role, ttl_s: self.ttl, uses: self.uses, grants };
+        if let Some(tools) = &request.grants.tools {
+            warn_of_unknown(context, &client, tools).await;
+        }
         let reply: InviteReply = client.post(&["api", "invites"], &request, false).await?;
         context.screen.show(&reply, |r| {
             format!(
@@ -116,6 +120,19 @@ impl InviteCommand {
             )
         })?;
         Ok(Exit::Ok)
+    }
+}
+
+/// A grant may name a tool that comes later, and may be a typing error.
+async fn warn_of_unknown(context: &Context, client: &Client, tools: &[ToolName]) {
+    // silent-ok: the ticket does not hang on it
+    let Ok(known) = client.query::<ToolsReply>(&["api", "tools"], &[("all", "true".to_owned())]).await else {
+        return;
+    };
+    for name in tools.iter().filter(|name| known.tools.iter().all(|t| t.name != name.as_str())) {
+        context.screen.warn(&format!(
+            "warning: no node of this mesh has a tool {name} now; the newcomer may call it when there is one (`octomesh tools --all` lists them)"
+        ));
     }
 }
 

@@ -7,7 +7,6 @@ mod call;
 pub mod client;
 mod completions;
 mod config;
-mod confirm;
 mod context;
 mod decision;
 mod demo;

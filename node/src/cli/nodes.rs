@@ -3,7 +3,7 @@ use clap::{Args, Subcommand};
 
 use super::{
     CliError, Context, Exit,
-    render::{Table, or_dash, size},
+    render::{Table, or_dash, size, via},
 };
 use crate::api::types::{ForgetReply, NodeEntry, NodesReply};
 
@@ -47,8 +47,8 @@ fn text(reply: &NodesReply) -> String {
     for node in &reply.nodes {
         table.row([
             if node.is_self { format!("{} (this)", node.name) } else { node.name.clone() },
-            if node.draining { format!("{}, draining", node.state) } else { node.state.clone() },
-            or_dash(node.addr.clone()),
+            state(node),
+            or_dash(node.relay.as_deref().map(via).or_else(|| node.addr.clone())),
             format!("{}/{}", node.running, node.slots),
             node.queued.to_string(),
             or_dash(node.rtt_ms.map(|ms| format!("{ms:.1}"))),
@@ -60,6 +60,16 @@ fn text(reply: &NodesReply) -> String {
     }
     let problems = reply.nodes.iter().filter_map(|n| Some(format!("{}: {}\n", n.name, n.problem.as_ref()?)));
     std::iter::once(table.to_string()).chain(problems).collect()
+}
+
+fn state(node: &NodeEntry) -> String {
+    // A node that is gone, or was not heard yet, has no slots or is not `alive`.
+    let unready = node.state == "alive" && node.slots > 0 && !node.ready;
+    match (unready, node.draining) {
+        (true, _) => format!("{}, not ready", node.state),
+        (false, true) => format!("{}, draining", node.state),
+        (false, false) => node.state.clone(),
+    }
 }
 
 fn gpus(node: &NodeEntry) -> String {

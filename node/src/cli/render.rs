@@ -200,6 +200,11 @@ fn one_line(cell: &str, most: usize) -> String {
     cut(&flat, most)
 }
 
+/// How a member is reached that can't be dialled.
+pub(crate) fn via(relay: &str) -> String {
+    format!("relayed via {relay}")
+}
+
 /// `-` for what is not known.
 #[must_use]
 pub fn or_dash<T: ToString>(value: Option<T>) -> String {

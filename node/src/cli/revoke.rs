@@ -1,7 +1,7 @@
 //! `octomesh revoke`.
 use clap::Args;
 
-use super::{CliError, Context, Exit, confirm::confirm};
+use super::{CliError, Context, Exit, ask};
 use crate::api::types::{RevokeReply, RevokeRequest};
 
 /// Throws a node out of the mesh for good.
@@ -19,8 +19,8 @@ pub(super) struct RevokeCommand {
 
 impl RevokeCommand {
     pub(super) async fn run(&self, context: &Context) -> Result<Exit, CliError> {
-        let question = format!("Revoke {}? It can't be taken back: the node has to join anew.", self.node);
-        confirm(context, &question)?;
+        let what = format!("Revoking {} can't be taken back: the node has to join anew", self.node);
+        ask::confirm(context, &what).await?;
         let client = context.client()?;
         let request = RevokeRequest { reason: self.reason.clone(), rotate_secret: self.rotate_secret };
         let path = ["api", "mesh", "nodes", &self.node, "revoke"];

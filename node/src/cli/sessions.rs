@@ -1,7 +1,7 @@
 //! `octomesh sessions`.
 use super::{
     CliError, Context, Exit,
-    render::{Table, seconds, size},
+    render::{Table, seconds, size, via},
 };
 use crate::api::types::SessionsReply;
 
@@ -38,7 +38,7 @@ fn text(reply: &SessionsReply, now: u64) -> String {
             size(s.bytes_out),
             s.role.to_string(),
             seconds(s.certificate_expires_at.saturating_sub(now)),
-            s.addr.clone(),
+            s.relay.as_deref().map_or_else(|| s.addr.clone(), via),
         ]);
     }
     match reply.sessions.first() {

@@ -134,7 +134,8 @@ fn went_away(error: CliError, id: &str) -> CliError {
     }
     let mut gone =
         CliError::new(Exit::NotRunning, "not_running", format!("the node went away during run {id}"));
-    gone.body.hint = Some(format!("when it is up again, `octomesh runs show {id}` tells what became of it"));
+    gone.body.hint =
+        Some(format!("when it is up again it goes on with the run; `octomesh runs resume {id}` shows it"));
     gone
 }
 

@@ -31,6 +31,7 @@ fn text(r: &StatusReply) -> String {
         Some(problem) => format!("mdns       {}: {problem}", i.interface),
         None => format!("mdns       {}: {} heard", i.interface, i.heard),
     }));
+    lines.extend(r.relayed.iter().map(|m| format!("relayed    {} {}", m.name, render::via(&m.relay))));
     if !r.region.is_empty() {
         lines.push(format!("region     {}", r.region));
     }
@@ -43,6 +44,7 @@ fn text(r: &StatusReply) -> String {
             render::size(gpu.vram_total)
         ));
     }
+    lines.extend(r.not_ready.iter().map(|why| format!("not ready: {why}")));
     lines.extend(r.warnings.iter().map(|warning| format!("warning: {warning}")));
     lines.join("\n")
 }

@@ -68,7 +68,7 @@ fn list(reply: &ToolsReply) -> String {
     let mut table = Table::new(&["name", "version", "source", "tier", "state", "effect", "nodes"]);
     for tool in &reply.tools {
         table.row([
-            tool.name.clone(),
+            tool.listed_as.clone(),
             tool.version.clone(),
             tool.source.to_string(),
             tool.tier.clone(),

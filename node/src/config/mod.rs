@@ -96,6 +96,8 @@ pub struct NodeConfig {
     pub lazy_tools: LazyTools,
     /// Whether nodes of one network find each other by multicast DNS.
     pub mdns: bool,
+    /// Whether sessions between other members may go over this node.
+    pub relay: bool,
     /// Addresses that others are told instead of those found.
     pub advertise: Vec<SocketAddr>,
     /// Log filter.

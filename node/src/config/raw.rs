@@ -1,7 +1,8 @@
 //! Reading the sources: flags, environment, `.env`, `octomesh.toml`. What comes out is, for each known key, the value that wins
 //! and where it stands; whether it is a good value is asked in `validate`.
-use std::{collections::BTreeMap, fs, path::Path};
+use std::{collections::BTreeMap, path::Path};
 
+use octomesh_tools::regular;
 use toml::de::{DeTable, DeValue};
 
 use super::{
@@ -15,7 +16,7 @@ pub(super) const FILE: &str = "octomesh.toml";
 const FILE_BYTES: u64 = 1024 * 1024;
 
 /// Every key, dotted.
-pub(super) const KEYS: [&str; 16] = [
+pub(super) const KEYS: [&str; 17] = [
     "advertise",
     "api",
     "api_token",
@@ -28,6 +29,7 @@ pub(super) const KEYS: [&str; 16] = [
     "mdns",
     "peers",
     "region",
+    "relay",
     "sandbox.min_level",
     "sandbox.uid_base",
     "slots",
@@ -99,23 +101,12 @@ fn unknown(key: &str) -> String {
 /// The text of a file, if it is there and readable.
 fn text_of(path: &Path, name: &str, errors: &mut ConfigErrors) -> Option<String> {
     let origin = Origin::File { file: name.to_owned(), line: 1 };
-    let size = match fs::metadata(path) {
-        Ok(meta) => meta.len(),
+    match regular::read_text(path, FILE_BYTES) {
+        Ok(text) => Some(text),
         // A home below a file is the home's problem, and its checks name the whole path.
         Err(e) if matches!(e.kind(), std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory) => {
-            return None;
+            None
         }
-        Err(e) => {
-            errors.push(&origin, "", format!("can't be read: {e}"));
-            return None;
-        }
-    };
-    if size > FILE_BYTES {
-        errors.push(&origin, "", format!("{size} bytes; at most {FILE_BYTES} are read"));
-        return None;
-    }
-    match fs::read_to_string(path) {
-        Ok(text) => Some(text),
         Err(e) => {
             errors.push(&origin, "", format!("can't be read: {e}"));
             None

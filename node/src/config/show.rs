@@ -1,4 +1,5 @@
 //! The configuration as text, for `octomesh config show`.
+use octomesh_tools::size::Size;
 use serde::Serialize;
 
 use super::{
@@ -35,23 +36,33 @@ fn joined<T: ToString>(list: &[T]) -> String {
     list.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
 }
 
+/// In the largest unit that says it exactly, as the configuration takes it.
+fn time(seconds: u64) -> String {
+    let units = [(86_400, "d"), (3600, "h"), (60, "m")];
+    match units.into_iter().find(|(unit, _)| seconds >= *unit && seconds.is_multiple_of(*unit)) {
+        Some((unit, letter)) => format!("{}{letter}", seconds / unit),
+        None => format!("{seconds}s"),
+    }
+}
+
 fn text(config: &NodeConfig, key: &str) -> String {
     match key {
         "advertise" => joined(&config.advertise),
         "api" => config.api.to_string(),
         "api_token" => if config.api_token.is_some() { "(set)" } else { "(from api.token)" }.to_owned(),
-        "certificate_lifetime" => format!("{}s", config.certificate_lifetime_s),
+        "certificate_lifetime" => time(config.certificate_lifetime_s),
         "engine" => config.engine.clone(),
         "gpus" => config
             .gpus
             .iter()
-            .map(|gpu| format!("{}={}", gpu.name, gpu.vram_bytes))
+            .map(|gpu| format!("{}={}", gpu.name, Size(gpu.vram_bytes)))
             .collect::<Vec<_>>()
             .join(", "),
         "lazy_tools" => config.lazy_tools.to_string(),
         "listen" => joined(&config.listen),
         "log" => config.log.clone(),
         "mdns" => config.mdns.to_string(),
+        "relay" => config.relay.to_string(),
         "peers" => joined(&config.peers),
         "region" => config.region.clone(),
         "sandbox.min_level" => config.sandbox.min_level.to_string(),
@@ -59,5 +70,19 @@ fn text(config: &NodeConfig, key: &str) -> String {
         "slots" => config.slots.to_string(),
         "tags" => joined(&config.tags),
         _ => String::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::time;
+    use crate::config::validate::parse_time;
+
+    #[test]
+    fn a_time_is_shown_as_it_may_be_written() {
+        for (seconds, text) in [(31_536_000, "365d"), (7200, "2h"), (5400, "90m"), (90, "90s"), (0, "0s")] {
+            assert_eq!(time(seconds), text);
+            assert_eq!(parse_time(text), Some(seconds));
+        }
     }
 }

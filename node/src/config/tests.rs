@@ -180,6 +180,7 @@ fn every_key_has_its_variable() {
         ("OCTOMESH_MDNS", "0"),
         ("OCTOMESH_PEERS", "a:1,[::1]:2"),
         ("OCTOMESH_REGION", "r"),
+        ("OCTOMESH_RELAY", "0"),
         ("OCTOMESH_SANDBOX__MIN_LEVEL", "rlimits"),
         ("OCTOMESH_SANDBOX__UID_BASE", "65000"),
         ("OCTOMESH_SLOTS", "2"),
@@ -192,6 +193,7 @@ fn every_key_has_its_variable() {
         assert!(!value.value.is_empty(), "{}", value.key);
         assert!(!value.value.contains("0123456789abcdef"), "a token is shown");
     }
+    assert!(!loaded.config.relay);
     assert_eq!(loaded.config.gpus[0].name, "RTX 4090");
     assert!(!format!("{:?}", loaded.config).contains("0123456789abcdef"));
 }

@@ -2,7 +2,7 @@
 use std::{net::SocketAddr, ops::RangeInclusive};
 
 use octomesh_protocol::{card::SandboxLevel, limits, trust::certificate::LIFETIME_S};
-use octomesh_tools::sandbox::UID_BASE;
+use octomesh_tools::{sandbox::UID_BASE, size::Size};
 
 use super::{
     ConfinementConfig, DeclaredGpu, LazyTools, NodeConfig, Sources,
@@ -43,6 +43,7 @@ pub(super) fn validate(found: &Found, sources: &Sources<'_>, errors: &mut Config
         engine: values.text("engine", check_engine).unwrap_or_else(|| ENGINES.concat()),
         lazy_tools: values.lazy_tools(),
         mdns: values.boolean("mdns").unwrap_or(true),
+        relay: values.boolean("relay").unwrap_or(true),
         advertise: values.addresses("advertise", parse_advertised).unwrap_or_default(),
         log: values.text("log", check_log).unwrap_or_else(|| "info".to_owned()),
         gpus: values.gpus(),
@@ -393,20 +394,5 @@ pub(crate) fn parse_time(text: &str) -> Option<u64> {
 /// `24GiB`, `500 MB`, `1048576`.
 pub(super) fn parse_size(text: &str) -> Result<u64, String> {
     let fail = || format!("{:?} is not a size such as 24GiB", short(text));
-    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic() || c == ' ');
-    let unit = text.get(digits.len()..).unwrap_or_default().trim().to_ascii_lowercase();
-    let scale: u64 = match unit.as_str() {
-        "" | "b" => 1,
-        "kib" => 1 << 10,
-        "mib" => 1 << 20,
-        "gib" => 1 << 30,
-        "tib" => 1 << 40,
-        "kb" => 1_000,
-        "mb" => 1_000_000,
-        "gb" => 1_000_000_000,
-        "tb" => 1_000_000_000_000,
-        _ => return Err(fail()),
-    };
-    let number: u64 = digits.parse().map_err(|_| fail())?;
-    number.checked_mul(scale).filter(|bytes| *bytes > 0).ok_or_else(fail)
+    text.parse::<Size>().ok().map(|size| size.0).filter(|bytes| *bytes > 0).ok_or_else(fail)
 }

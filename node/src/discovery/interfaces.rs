@@ -325,6 +325,24 @@ mod tests {
     }
 
     #[test]
+    fn docker_virbr_and_veth_are_not_told_and_several_cards_are() {
+        let up = InterfaceFlags::IFF_UP;
+        for name in ["docker0", "br-0f1e2d3c4b5a", "virbr0", "veth12ab34c", "cni0", "podman0"] {
+            assert_eq!(kind(name, up), Kind::Virtual, "{name}");
+        }
+        for name in ["no-such-eth7", "no-such-wlan7", "enx7"] {
+            assert_eq!(kind(name, up), Kind::Network, "{name}");
+        }
+        let two = ["no-such-eth7", "docker0", "no-such-wlan7"];
+        let machine: Vec<Interface> = (1..)
+            .zip(two)
+            .map(|(n, name)| interface(name, kind(name, up), &[(&format!("192.0.2.{n}"), 24)]))
+            .collect();
+        let told = advertised(&bound(&["0.0.0.0:9400"]), false, &machine);
+        assert_eq!(told, ["192.0.2.1:9400", "192.0.2.3:9400"]);
+    }
+
+    #[test]
     fn temporary_addresses_are_known_from_their_flags() {
         let temporary = "20010db8000000000000000000000001 02 40 00 01     eth0";
         assert_eq!(unstable(temporary), Some(("eth0".into(), "2001:db8::1".parse().unwrap())));

@@ -1,15 +1,16 @@
 //! One attempt: a reservation that was granted here or on another node.
 use octomesh_protocol::{
     id::{LeaseId, NodeId, ToolName},
-    step::{Event, Message, Probe, Reserve, Start, StatusReply},
+    step::{Event, Message, Probe, RefuseReason, Reserve, Start, StatusReply},
 };
 use tokio::{sync::mpsc, time::Instant};
 use tokio_util::sync::CancellationToken;
 
 use super::{CallAsk, Dispatcher, Ended, millis};
 use crate::{
+    app::failpoint::{self, Failpoint},
     net::{FrameReader, FrameWriter},
-    router::{Candidate, FilterReason, ProbeResult, Refusal},
+    router::{Candidate, ProbeResult, Refusal},
 };
 
 /// A granted reservation.
@@ -35,13 +36,14 @@ impl Attempt {
 }
 
 impl Dispatcher {
-    /// Asks the candidate for a place.
+    /// Asks the candidate for a place. An error has its reason, or none when it did not answer.
     pub(super) async fn reserve(
         &self,
         ask: &CallAsk,
         candidate: &Candidate,
+        longest_wait_ms: u32,
         deadline: Instant,
-    ) -> Result<Attempt, (FilterReason, Refusal)> {
+    ) -> Result<Attempt, (Option<RefuseReason>, Refusal)> {
         let reserve = Reserve {
             key: ask.key.clone(),
             tool: ask.tool.clone(),
@@ -53,6 +55,7 @@ impl Dispatcher {
             argument_bytes: serde_json::to_vec(&ask.arguments).map_or(0, |b| b.len() as u64),
             deadline_ms: millis(deadline.saturating_duration_since(Instant::now())),
             epoch: self.0.parts.epoch,
+            longest_wait_ms,
         };
         let refusal = |reason: &str, detail: String| Refusal {
             node: candidate.node,
@@ -60,38 +63,46 @@ impl Dispatcher {
             reason: reason.to_owned(),
             detail,
         };
-        let (answer, attempt) = if self.is_me(candidate.node) {
-            match self.0.parts.executor.reserve(reserve, self.0.parts.me.clone()).await {
-                Ok(Ok(granted)) => (Ok(granted), Some(Attempt::Local(granted.lease))),
-                Ok(Err(refused)) => (Err(refused), None),
-                Err(gone) => return Err((FilterReason::Lost, refusal("lost", gone.to_string()))),
-            }
+        self.note_reservation(ask, candidate);
+        let answer = if self.is_me(candidate.node) {
+            let answer = self.0.parts.executor.reserve(reserve, self.0.parts.me.clone()).await;
+            answer
+                .map(|answer| answer.map(|granted| (granted.state, Attempt::Local(granted.lease))))
+                .map_err(|gone| gone.to_string())
         } else {
-            match self.reserve_remote(candidate.node, reserve).await {
-                Ok((Ok(granted), reader, writer)) => {
-                    let remote = RemoteLease { lease: granted.lease, reader, writer };
-                    (Ok(granted), Some(Attempt::Remote(Box::new(remote))))
-                }
-                Ok((Err(refused), ..)) => (Err(refused), None),
-                Err(detail) => {
-                    self.memory(|m| m.history.record_failure(candidate.node, Instant::now()));
-                    return Err((FilterReason::Lost, refusal("lost", detail)));
-                }
+            let answer = self.reserve_remote(candidate.node, reserve).await;
+            if answer.is_err() {
+                self.memory(|m| m.history.record_failure(candidate.node, Instant::now()));
             }
+            answer.map(|(answer, reader, writer)| {
+                answer.map(|granted| {
+                    let remote = RemoteLease { lease: granted.lease, reader, writer };
+                    (granted.state, Attempt::Remote(Box::new(remote)))
+                })
+            })
         };
-        let state = answer.as_ref().map_or_else(|r| r.state, |g| g.state);
-        self.memory(|m| m.reservations.observe(candidate.node, state, Instant::now()));
-        match (answer, attempt) {
-            (Ok(_), Some(attempt)) => {
+        let now = Instant::now();
+        match answer {
+            Ok(Ok((state, attempt))) => {
+                self.memory(|m| {
+                    m.reservations.observe(candidate.node, state, now);
+                    m.reservations.granted(&ask.key, now);
+                });
                 self.0.parts.metrics.router.reserved("granted");
-                self.note_reservation(ask, candidate);
                 Ok(attempt)
             }
-            (Err(refused), _) => {
+            Ok(Err(refused)) => {
+                self.memory(|m| {
+                    m.reservations.observe(candidate.node, refused.state, now);
+                    m.reservations.remove(&ask.key);
+                });
                 self.0.parts.metrics.router.reserved(refused.reason.into());
-                Err((FilterReason::from(refused.reason), refusal(refused.reason.into(), refused.detail)))
+                Err((Some(refused.reason), refusal(refused.reason.into(), refused.detail)))
             }
-            (Ok(_), None) => Err((FilterReason::Lost, refusal("lost", "no lease came".to_owned()))),
+            Err(detail) => {
+                self.memory(|m| m.reservations.remove(&ask.key));
+                Err((None, refusal("lost", detail)))
+            }
         }
     }
 
@@ -122,6 +133,7 @@ impl Dispatcher {
             Ok(running) => running,
             Err(gone) => return Ended::NotStarted(gone.to_string()),
         };
+        failpoint::reached(Failpoint::Started, Some(&ask.key.step));
         let ended = tokio::select! {
             ended = &mut running => ended,
             () = cancel.cancelled() => {
@@ -158,7 +170,7 @@ impl Dispatcher {
             StatusReply::Done(outcome) => Some(Ended::Outcome(outcome)),
             StatusReply::Running | StatusReply::Granted => None,
             StatusReply::Unseen => Some(Ended::NotStarted("the node does not know the step".to_owned())),
-            StatusReply::Interrupted => Some(Ended::Lost("the node restarted while it ran".to_owned())),
+            StatusReply::Interrupted => Some(Ended::Interrupted),
         }
     }
 }

@@ -13,6 +13,7 @@
 mod attempt;
 mod local_data;
 mod measure;
+mod recover;
 mod remote;
 
 use std::{
@@ -26,7 +27,7 @@ use std::{
 
 use octomesh_protocol::{
     card::SandboxLevel,
-    id::{NodeId, NodeName, StepKey, ToolName},
+    id::{CardHash, NodeId, NodeName, StepKey, ToolName},
     step::{Event, StepStatus},
 };
 use octomesh_tools::tool::Caller;
@@ -40,23 +41,30 @@ use tokio_util::sync::CancellationToken;
 
 use self::attempt::Attempt;
 use crate::{
-    app::clock::Clock,
+    app::{
+        clock::Clock,
+        failpoint::{self, Failpoint},
+    },
     executor::ExecutorHandle,
     journal::{JournalHandle, StartSent},
     membership::{MemberState, MeshView},
     metrics::NodeMetrics,
     net::NetHandle,
     router::{
-        self, Ask, Candidate, Decision, DecisionId, Exclusion, FilterReason, History, OwnReservation,
-        OwnReservations, ProbeResult, Refusal,
+        self, Ask, Candidate, Decision, DecisionId, Exclusion, FilterReason, History, Observation,
+        OwnReservation, OwnReservations, ProbeResult, Refusal, Tries,
     },
     trust::{Exclusion as Excluded, TrustReader},
 };
 
-/// DESIGN 6: after three refusals the mesh is full.
-const REFUSALS: usize = 3;
 /// Starts of one step. Each one after the first follows a lost node or a lost lease.
 const STARTS: u32 = 4;
+/// How long a node that was restarted may take until steps can be placed on it again: sessions, cards and its self-call. Longer
+/// than a slow machine needs; who waits has nowhere else to go.
+const COMES_BACK: Duration = Duration::from_secs(if cfg!(test) { 3 } else { 15 });
+/// How long for one that does not answer.
+const LOST_FOR: Duration = Duration::from_secs(4);
+const LOOK_AGAIN: Duration = Duration::from_millis(200);
 /// All candidates are asked for their data at once, in one round trip; who does not answer by then is left out.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(1);
 /// A probe's answer is believed this long.
@@ -72,11 +80,15 @@ pub(crate) const REVOKED: &str = "revoked";
 pub(crate) struct CallAsk {
     pub(crate) key: StepKey,
     pub(crate) tool: ToolName,
+    /// Only this variant of it; any, when absent.
+    pub(crate) card: Option<CardHash>,
     pub(crate) arguments: serde_json::Map<String, Value>,
     pub(crate) pinned: Option<NodeId>,
     pub(crate) timeout: Duration,
     /// Told each time the step is started somewhere.
     pub(crate) placed: Option<Placed>,
+    /// An earlier process of this node may have started it: its journal and the executor are asked first.
+    pub(crate) resumed: bool,
 }
 
 /// Called with the decision when a step is started; must not block.
@@ -104,6 +116,26 @@ pub(crate) struct CallDone {
     pub(crate) attempts: u32,
     /// No node could take it.
     pub(crate) no_capacity: bool,
+}
+
+impl CallDone {
+    fn of(
+        outcome: &octomesh_protocol::step::Outcome,
+        node: Option<NodeName>,
+        decision: Decision,
+        attempts: u32,
+    ) -> Self {
+        Self {
+            status: outcome.status,
+            output: serde_json::from_slice(&outcome.output).unwrap_or(Value::Null),
+            node,
+            elapsed_ms: outcome.elapsed_ms,
+            sandbox: outcome.sandbox,
+            decision,
+            attempts,
+            no_capacity: false,
+        }
+    }
 }
 
 /// Counts for `status`.
@@ -151,11 +183,26 @@ enum Ended {
     NotStarted(String),
     /// The node is gone or does not know; it may have run.
     Lost(String),
+    /// The node was restarted while it ran, and is back.
+    Interrupted,
 }
+
+/// What is said of a step that its executor's restart cut off.
+const INTERRUPTED: &str = "the node restarted while it ran";
 
 impl Dispatcher {
     pub(crate) fn new(parts: DispatchParts) -> Self {
         Self(Arc::new(Inner { parts, memory: Mutex::default(), counts: Counts::default() }))
+    }
+
+    /// Takes up what calls took before the last restart.
+    ///
+    /// # Errors
+    /// [`crate::journal::JournalError`]; without it the cards' own durations count.
+    pub(crate) async fn remember(&self) -> Result<(), crate::journal::JournalError> {
+        let kept = self.0.parts.journal.estimates().await?;
+        self.memory(|m| m.history.restore(kept, Instant::now()));
+        Ok(())
     }
 
     pub(crate) fn counts(&self) -> &Counts {
@@ -166,7 +213,7 @@ impl Dispatcher {
     pub(crate) async fn place(&self, mut ask: CallAsk) -> Decision {
         self.resolve_data(&mut ask);
         let decision = self.decision_id();
-        self.decide(&ask, decision, &BTreeMap::new(), ask.timeout).await
+        self.decide(&ask, decision, &Tries::default(), ask.timeout).await
     }
 
     /// Runs a call to its end. Cancelling `cancel` stops it wherever it runs.
@@ -178,7 +225,10 @@ impl Dispatcher {
     ) -> CallDone {
         let begun = Instant::now();
         self.resolve_data(&mut ask);
-        let mut done = self.attempts(&ask, begun, cancel, events).await;
+        let mut done = match self.earlier(&ask, begun, cancel, events).await {
+            Some(done) => done,
+            None => self.attempts(&ask, begun, cancel, events).await,
+        };
         done.elapsed_ms = millis(begun.elapsed());
         done.decision.took_ms = done.decision.ran_on.as_ref().map(|_| done.elapsed_ms);
         if let (Some(predicted), Some(took)) = (done.decision.predicted_ms, done.decision.took_ms) {
@@ -216,12 +266,13 @@ impl Dispatcher {
     ) -> CallDone {
         let id = self.decision_id();
         let deadline = begun + ask.timeout;
-        let mut exclude = BTreeMap::new();
+        let mut tries = Tries::default();
         let mut earlier: Option<Decision> = None;
-        let (mut refusals, mut starts) = (0, 0);
+        let mut starts = 0;
+        let mut back = Back::new(ask, begun);
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
-            let mut decision = self.decide(ask, id, &exclude, left).await;
+            let mut decision = self.decide(ask, id, &tries, left).await;
             if let Some(earlier) = &earlier {
                 decision = decision.after(earlier);
             }
@@ -235,45 +286,46 @@ impl Dispatcher {
                 );
             }
             let Some(candidate) = decision.chosen.clone() else {
+                if starts < STARTS && back.is_awaited(&mut tries, |node| self.is_connected(node)) {
+                    earlier = Some(decision);
+                    tokio::time::sleep(LOOK_AGAIN).await;
+                    continue;
+                }
                 self.0.parts.metrics.router.placed("no_capacity");
                 return self.nowhere(ask, decision, starts);
             };
-            if refusals >= REFUSALS || starts >= STARTS {
+            if tries.is_over() || starts >= STARTS {
                 self.0.parts.metrics.router.placed("no_capacity");
                 decision.chosen = None;
                 return self.nowhere(ask, decision, starts);
             }
             self.0.parts.metrics.router.placed(if self.is_me(candidate.node) { "local" } else { "remote" });
-            let attempt = match self.reserve(ask, &candidate, deadline).await {
+            let longest_wait_ms = tries.longest_wait_ms(&decision);
+            let attempt = match self.reserve(ask, &candidate, longest_wait_ms, deadline).await {
                 Ok(attempt) => attempt,
                 Err((reason, refusal)) => {
-                    refusals += 1;
-                    exclude.insert(candidate.node, Exclusion { reason, detail: refusal.detail.clone() });
+                    match reason {
+                        Some(reason) => tries.refused(candidate.node, reason, &refusal.detail),
+                        None => tries.lost(candidate.node, &refusal.detail),
+                    }
                     decision.refused(refusal);
                     earlier = Some(decision);
                     continue;
                 }
             };
+            failpoint::reached(Failpoint::Granted, Some(&ask.key.step));
             if let Err(error) = self.start_sent(ask, &candidate, &attempt).await {
                 self.give_up(ask, attempt).await;
                 let text = format!("the journal can't record the start, so it was not started: {error}");
                 return failed(StepStatus::Error, "journal", &text, decision, starts);
             }
+            failpoint::reached(Failpoint::StartSent, Some(&ask.key.step));
             starts += 1;
             self.told(ask, &candidate, &mut decision).await;
             let ended = self.run(ask, &candidate, attempt, deadline, cancel, events).await;
-            match self.settle(ask, &candidate, ended, cancel, &mut exclude).await {
+            match self.settle(ask, &candidate, ended, cancel, &mut tries).await {
                 Settled::Done(outcome) => {
-                    return CallDone {
-                        status: outcome.status,
-                        output: serde_json::from_slice(&outcome.output).unwrap_or(Value::Null),
-                        node: Some(candidate.name),
-                        elapsed_ms: outcome.elapsed_ms,
-                        sandbox: outcome.sandbox,
-                        decision,
-                        attempts: starts,
-                        no_capacity: false,
-                    };
+                    return CallDone::of(&outcome, Some(candidate.name), decision, starts);
                 }
                 Settled::Uncertain(detail) => {
                     let text = format!(
@@ -284,7 +336,8 @@ impl Dispatcher {
                     done.node = Some(candidate.name);
                     return done;
                 }
-                Settled::Again { reason, detail } => {
+                Settled::Again { reason, detail, wait } => {
+                    back.comes(candidate.node, wait);
                     self.0.counts.failed_over.fetch_add(1, Ordering::Relaxed);
                     tracing::info!(step = %ask.key, node = %candidate.name, detail, "step is placed again");
                     decision.refused(Refusal {
@@ -318,7 +371,10 @@ impl Dispatcher {
                 self.run_remote(ask, candidate.node, *remote, arguments, deadline, cancel, events).await
             }
         };
-        self.memory(|m| m.reservations.remove(&ask.key));
+        self.memory(|m| match ended {
+            Ended::Outcome(_) => m.reservations.ended(&ask.key, Instant::now()),
+            Ended::NotStarted(_) | Ended::Lost(_) | Ended::Interrupted => m.reservations.remove(&ask.key),
+        });
         ended
     }
 
@@ -329,7 +385,7 @@ impl Dispatcher {
         candidate: &Candidate,
         ended: Ended,
         cancel: &CancellationToken,
-        exclude: &mut BTreeMap<NodeId, Exclusion>,
+        tries: &mut Tries,
     ) -> Settled {
         let now = Instant::now();
         let journal = &self.0.parts.journal;
@@ -337,10 +393,7 @@ impl Dispatcher {
             |detail: &str| Exclusion { reason: FilterReason::Lost, detail: format!("was lost: {detail}") };
         match ended {
             Ended::Outcome(outcome) => {
-                if outcome.status == StepStatus::Cancelled
-                    && !cancel.is_cancelled()
-                    && candidate.effect.may_repeat()
-                {
+                if recover::may_go_on(&outcome, candidate.effect) && !cancel.is_cancelled() {
                     // It may have it again, but costs more than before: another node gets its turn.
                     self.memory(|m| m.history.record_failure(candidate.node, now));
                     return Settled::again(FilterReason::Lost, "its lease was lost");
@@ -350,34 +403,31 @@ impl Dispatcher {
                     let detail = "reserved, but it did not start there".to_owned();
                     let refused =
                         Exclusion { reason: FilterReason::Refused, detail: format!("refused: {detail}") };
-                    exclude.insert(candidate.node, refused);
+                    tries.leave_out(candidate.node, refused);
                     return Settled::again(FilterReason::Refused, detail);
                 }
                 if matches!(outcome.status, StepStatus::Ok | StepStatus::Error) {
-                    self.memory(|m| {
-                        m.history.record(
-                            candidate.node,
-                            &ask.tool,
-                            candidate.work_bytes,
-                            outcome.elapsed_ms,
-                            now,
-                        );
-                    });
+                    self.observed(ask, candidate, outcome.elapsed_ms, now).await;
                 }
                 if let Err(error) = journal.coordinator_done(&ask.key, candidate.effect, &outcome).await {
                     tracing::warn!(%error, step = %ask.key, "outcome not recorded");
                 }
+                failpoint::reached(Failpoint::OutcomeStored, Some(&ask.key.step));
                 Settled::Done(outcome)
             }
             Ended::NotStarted(detail) => {
-                exclude.insert(candidate.node, lost(&detail));
-                Settled::again(FilterReason::Lost, detail)
+                tries.leave_out(candidate.node, lost(&detail));
+                Settled::Again { reason: FilterReason::Lost, detail, wait: COMES_BACK }
             }
-            Ended::Lost(detail) => {
+            Ended::Lost(_) | Ended::Interrupted => {
+                let (detail, wait) = match ended {
+                    Ended::Lost(detail) => (detail, LOST_FOR),
+                    _ => (INTERRUPTED.to_owned(), COMES_BACK),
+                };
                 self.memory(|m| m.history.record_failure(candidate.node, now));
                 if candidate.effect.may_repeat() {
-                    exclude.insert(candidate.node, lost(&detail));
-                    return Settled::again(FilterReason::Lost, detail);
+                    tries.leave_out(candidate.node, lost(&detail));
+                    return Settled::Again { reason: FilterReason::Lost, detail, wait };
                 }
                 let ended = journal.coordinator_ended(&ask.key, candidate.effect, StepStatus::Uncertain, 0);
                 if let Err(error) = ended.await {
@@ -385,6 +435,21 @@ impl Dispatcher {
                 }
                 Settled::Uncertain(detail)
             }
+        }
+    }
+
+    /// What a call took is remembered, also over a restart.
+    async fn observed(&self, ask: &CallAsk, candidate: &Candidate, elapsed_ms: u64, now: Instant) {
+        let call = Observation {
+            node: candidate.node,
+            tool: &ask.tool,
+            work_bytes: candidate.work_bytes,
+            prior_ms: candidate.prior_ms,
+            elapsed_ms,
+        };
+        let kept = self.memory(|m| m.history.record(call, now));
+        if let Err(error) = self.0.parts.journal.put_estimate(kept).await {
+            tracing::warn!(%error, tool = %ask.tool, "what the call took is forgotten with the next restart");
         }
     }
 
@@ -409,36 +474,31 @@ impl Dispatcher {
     }
 
     /// The router's decision; nodes that may have the data are asked first.
-    async fn decide(
-        &self,
-        ask: &CallAsk,
-        id: DecisionId,
-        exclude: &BTreeMap<NodeId, Exclusion>,
-        left: Duration,
-    ) -> Decision {
+    async fn decide(&self, ask: &CallAsk, id: DecisionId, tries: &Tries, left: Duration) -> Decision {
         let begun = Instant::now();
         let arguments = serde_json::to_vec(&ask.arguments).unwrap_or_default();
         let question = Ask {
             decision: id,
             key: ask.key.clone(),
             tool: ask.tool.clone(),
-            card: None,
+            card: ask.card,
             argument_bytes: arguments.len() as u64,
             pinned: ask.pinned,
-            exclude: exclude.clone(),
+            exclude: tries.exclude().clone(),
             deadline_ms: millis(left),
         };
         let mut probes = self.known_probes(&ask.tool, &arguments, begun);
         let view = self.view();
-        let unknown = self.memory(|m| {
-            router::candidates(&view, &question, &m.history, &m.reservations, &probes, Instant::now())
-        });
-        if !unknown.is_empty() {
-            probes.extend(self.probe(&ask.tool, &arguments, &unknown).await);
+        let place = |probes: &BTreeMap<NodeId, ProbeResult>| {
+            self.memory(|m| {
+                router::decide(&view, &question, &m.history, &m.reservations, probes, Instant::now())
+            })
+        };
+        let mut decision = place(&probes);
+        if !decision.needs_probe.is_empty() {
+            probes.extend(self.probe(&ask.tool, &arguments, &decision.needs_probe).await);
+            decision = place(&probes);
         }
-        let decision = self.memory(|m| {
-            router::decide(&view, &question, &m.history, &m.reservations, &probes, Instant::now())
-        });
         self.0
             .parts
             .metrics
@@ -528,6 +588,7 @@ impl Dispatcher {
         DecisionId::new(self.0.parts.clock.id_bytes())
     }
 
+    /// Counts the step on the candidate from the moment it is asked, so that steps placed meanwhile see it.
     fn note_reservation(&self, ask: &CallAsk, candidate: &Candidate) {
         let reservation = OwnReservation {
             node: candidate.node,
@@ -542,13 +603,45 @@ impl Dispatcher {
 
 enum Settled {
     Done(octomesh_protocol::step::Outcome),
-    Again { reason: FilterReason, detail: String },
+    Again {
+        reason: FilterReason,
+        detail: String,
+        /// How long to wait for this node when no other can have the step.
+        wait: Duration,
+    },
     Uncertain(String),
 }
 
 impl Settled {
     fn again(reason: FilterReason, detail: impl Into<String>) -> Self {
-        Self::Again { reason, detail: detail.into() }
+        Self::Again { reason, detail: detail.into(), wait: Duration::ZERO }
+    }
+}
+
+/// A node that is worth waiting for, because it was restarted, or this one was and sees nobody yet.
+struct Back {
+    until: Instant,
+    node: Option<NodeId>,
+}
+
+impl Back {
+    fn new(ask: &CallAsk, begun: Instant) -> Self {
+        Self { until: if ask.resumed { begun + COMES_BACK } else { begun }, node: None }
+    }
+
+    fn comes(&mut self, node: NodeId, wait: Duration) {
+        *self = Self { until: Instant::now() + wait, node: Some(node) };
+    }
+
+    /// Whether to look again for a place. The node is no longer left out once it is `connected`.
+    fn is_awaited(&self, tries: &mut Tries, connected: impl Fn(NodeId) -> bool) -> bool {
+        if Instant::now() >= self.until || tries.is_over() {
+            return false;
+        }
+        if let Some(node) = self.node.filter(|node| connected(*node)) {
+            tries.take_back(node);
+        }
+        true
     }
 }
 

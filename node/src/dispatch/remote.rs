@@ -15,7 +15,10 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use super::{CallAsk, Dispatcher, Ended, attempt::RemoteLease};
-use crate::net::{FrameReader, FrameWriter};
+use crate::{
+    app::failpoint::{self, Failpoint},
+    net::{FrameReader, FrameWriter},
+};
 
 /// One question and its answer, the opening of the stream included.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
@@ -24,9 +27,9 @@ const FIRST_PAUSE: Duration = Duration::from_millis(5);
 const LAST_PAUSE: Duration = Duration::from_millis(320);
 /// How long a lost node may take to come back before the step counts as lost.
 const REATTACH_FOR: Duration = Duration::from_secs(3);
-const REATTACH_EVERY: Duration = Duration::from_millis(250);
+pub(super) const REATTACH_EVERY: Duration = Duration::from_millis(250);
 /// Time for an executor to end a cancelled or overdue step and say so.
-const STOP_GRACE: Duration = Duration::from_secs(5);
+pub(super) const STOP_GRACE: Duration = Duration::from_secs(5);
 /// An executor that runs past the deadline is told to stop after this.
 const LATE: Duration = Duration::from_millis(500);
 /// Writing one message to a node that reads takes milliseconds; to one that does not, for ever. A lease lives no longer.
@@ -121,7 +124,9 @@ impl Dispatcher {
         let dropped = self.0.parts.metrics.dropped.with_label_values(&["step_events"]);
         let mut following = Following { ask, node, remote, deadline, cancel, events, dropped };
         let start = Start { lease: following.remote.lease, epoch: self.0.parts.epoch, arguments };
-        let lost = match following.send(start).await {
+        let sent = following.send(start).await;
+        failpoint::reached(Failpoint::Started, Some(&ask.key.step));
+        let lost = match sent {
             Ok(()) => match following.follow(self.0.parts.epoch).await {
                 Ok(ended) => return ended,
                 Err(lost) => lost,

@@ -229,6 +229,7 @@ fn member(peer: &Peer, name: &str, rtt_ms: u64, tool: Option<Arc<RemoteTool>>) -
 /// This node without tools, `near` (cheap) with a script, `far` (dear) that works when there is one.
 struct House {
     dispatcher: Dispatcher,
+    resumed: bool,
     near: Arc<AtomicU32>,
     far: Arc<AtomicU32>,
     journal: JournalHandle,
@@ -299,6 +300,7 @@ impl House {
         let [near, far] = counts;
         Self {
             dispatcher,
+            resumed: false,
             near,
             far,
             journal,
@@ -322,10 +324,12 @@ impl House {
         let ask = CallAsk {
             key: key(),
             tool: ToolName::parse("touch").unwrap(),
+            card: None,
             arguments,
             pinned: None,
             timeout,
             placed: None,
+            resumed: self.resumed,
         };
         let (events, mut said) = mpsc::channel(16);
         let drain = async { while said.recv().await.is_some() {} };
@@ -449,4 +453,70 @@ async fn without_another_node_a_lost_one_is_named() {
     let done = house.call(LONG, &CancellationToken::new()).await;
     assert!(done.no_capacity && done.output["error"]["message"].as_str().unwrap().contains("near was lost"));
     assert_eq!((done.attempts, house.counts()), (1, (1, 0)));
+}
+
+/// The row that an earlier process left behind when it died.
+async fn left_behind(house: &House, key: &StepKey, effect: Effect, state: StepStatus) {
+    let near = house.dispatcher.view().by_name("near").unwrap().node;
+    let sent = StartSent {
+        key: key.clone(),
+        tool: ToolName::parse("touch").unwrap(),
+        node: near,
+        lease: LeaseId(7),
+        epoch: 0,
+        effect,
+    };
+    house.journal.coordinator_start_sent(sent).await.unwrap();
+    if state != StepStatus::Ok {
+        house.journal.coordinator_ended(key, effect, state, 0).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_step_of_an_earlier_process_is_taken_up_where_it_is() {
+    // What the node says of it, and: the outcome, starts there, starts elsewhere.
+    let cases = [
+        (Effect::Once, Script::DropsAfterDone, StepStatus::Ok, (0, 0)),
+        (Effect::Pure, Script::DropsAfterDone, StepStatus::Ok, (0, 0)),
+        (Effect::Once, Script::Restarted, StepStatus::Uncertain, (0, 0)),
+        (Effect::Pure, Script::Restarted, StepStatus::Ok, (1, 1)),
+        // It does not answer.
+        (Effect::Once, Script::Vanishes, StepStatus::Uncertain, (0, 0)),
+        // It does not know the step, so that it never began.
+        (Effect::Once, Script::Works, StepStatus::Ok, (1, 0)),
+        (Effect::Pure, Script::Works, StepStatus::Ok, (1, 0)),
+    ];
+    for (effect, script, wanted, starts) in cases {
+        // Whatever the last process made of it: its node is asked.
+        for state in [StepStatus::Ok, StepStatus::Uncertain] {
+            let mut house = House::new(effect, script, true).await;
+            house.resumed = true;
+            left_behind(&house, &key(), effect, state).await;
+            let done = house.call(LONG, &CancellationToken::new()).await;
+            let case = format!("{effect:?} {script:?} {done:?}");
+            assert_eq!((done.status, house.counts()), (wanted, starts), "{case}");
+            let row = house.journal.attempt(&key()).await.unwrap().unwrap();
+            assert_eq!(row.status.as_deref(), Some(<&str>::from(wanted)), "{case}");
+            if starts == (0, 0) {
+                let why = house.journal.get_decision(&done.decision.id.to_string()).await.unwrap().unwrap();
+                assert_eq!(why["ran_on"], "near", "{why}");
+                assert!(why["sentence"].as_str().unwrap().contains("near"), "{why}");
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn old_calls_get_their_end() {
+    let cases =
+        [(Script::DropsAfterDone, "ok"), (Script::Works, "cancelled"), (Script::Restarted, "uncertain")];
+    for (script, wanted) in cases {
+        let house = House::new(Effect::Once, script, false).await;
+        let key = StepKey { run: RunId::call([2; 8]), ..key() };
+        left_behind(&house, &key, Effect::Once, StepStatus::Ok).await;
+        house.dispatcher.settle_old(house.journal.open_attempts().await.unwrap()).await.unwrap();
+        let row = house.journal.attempt(&key).await.unwrap().unwrap();
+        assert_eq!((row.status.as_deref(), house.counts()), (Some(wanted), (0, 0)), "{script:?}");
+        assert!(house.journal.open_attempts().await.unwrap().is_empty());
+    }
 }

@@ -5,7 +5,6 @@ use octomesh_protocol::{
     advert::LoadState,
     id::{LeaseId, NodeId, StepKey},
     step::{Event, Granted, Have, Missing, Outcome, Probe, Refused, Reserve, Start, StatusReply},
-    trust::Role,
 };
 use octomesh_tools::{
     policy,
@@ -13,7 +12,7 @@ use octomesh_tools::{
 };
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 
-use super::ports::ToolRunner;
+use super::{ports::ToolRunner, proof::Health};
 use crate::journal::{ExecutorStatus, JournalHandle};
 
 /// Looking for a file takes microseconds; on a network file system that hangs, for ever.
@@ -27,21 +26,58 @@ pub(super) const PROBES: usize = 32;
 pub struct ExecutorGone;
 
 pub(super) enum Command {
-    Reserve { request: Reserve, caller: Caller, reply: oneshot::Sender<Result<Granted, Refused>> },
-    Start { start: Start, caller: Caller, events: mpsc::Sender<Event>, outcome: oneshot::Sender<Outcome> },
-    Renew { leases: Vec<LeaseId>, owner: NodeId },
-    Cancel { key: StepKey, epoch: u64, caller: Caller, reply: oneshot::Sender<StatusReply> },
-    Status { key: StepKey, caller: Caller, reply: oneshot::Sender<StatusReply> },
-    Evict { owner: NodeId },
-    Drain { on: bool, reply: oneshot::Sender<usize> },
-    Ping { reply: oneshot::Sender<()> },
+    Reserve {
+        request: Reserve,
+        caller: Caller,
+        proof: bool,
+        reply: oneshot::Sender<Result<Granted, Refused>>,
+    },
+    Start {
+        start: Start,
+        caller: Caller,
+        events: mpsc::Sender<Event>,
+        outcome: oneshot::Sender<Outcome>,
+    },
+    Renew {
+        leases: Vec<LeaseId>,
+        owner: NodeId,
+    },
+    Cancel {
+        key: StepKey,
+        epoch: u64,
+        caller: Caller,
+        reply: oneshot::Sender<StatusReply>,
+    },
+    Status {
+        key: StepKey,
+        caller: Caller,
+        reply: oneshot::Sender<StatusReply>,
+    },
+    Evict {
+        owner: NodeId,
+    },
+    Drain {
+        on: bool,
+        reply: oneshot::Sender<usize>,
+    },
+    Ping {
+        reply: oneshot::Sender<()>,
+    },
+    /// The task stands still until the sender is gone.
+    #[cfg(any(test, feature = "testing"))]
+    Hold {
+        until: oneshot::Receiver<()>,
+    },
 }
 
 /// Talks to the executor's task. Cheap to clone.
 #[derive(Clone)]
 pub struct ExecutorHandle {
     pub(super) commands: mpsc::Sender<Command>,
-    pub(super) load: watch::Receiver<LoadState>,
+    /// Written by the executor's task; by the self-calls too, for a task that does not turn any more.
+    pub(super) load: watch::Sender<LoadState>,
+    /// What the last self-calls came to.
+    pub(super) health: watch::Sender<Health>,
     pub(super) remaining: watch::Receiver<usize>,
     pub(super) reserved_vram: watch::Receiver<Vec<u64>>,
     pub(super) runner: Arc<dyn ToolRunner>,
@@ -72,7 +108,31 @@ impl ExecutorHandle {
         request: Reserve,
         caller: Caller,
     ) -> Result<Result<Granted, Refused>, ExecutorGone> {
-        self.ask(|reply| Command::Reserve { request, caller, reply }).await
+        self.ask(|reply| Command::Reserve { request, caller, proof: false, reply }).await
+    }
+
+    /// A place for a self-call, beside all others.
+    pub(super) async fn reserve_proof(
+        &self,
+        request: Reserve,
+        caller: Caller,
+    ) -> Result<Result<Granted, Refused>, ExecutorGone> {
+        self.ask(|reply| Command::Reserve { request, caller, proof: true, reply }).await
+    }
+
+    /// What the last self-calls came to.
+    #[must_use]
+    pub fn health(&self) -> Health {
+        self.health.borrow().clone()
+    }
+
+    /// Makes the executor's task stand still, as a fault would, until the returned sender is dropped.
+    #[cfg(any(test, feature = "testing"))]
+    pub(crate) async fn hold(&self) -> oneshot::Sender<()> {
+        let (guard, until) = oneshot::channel();
+        // silent-ok: an executor that has gone stands still for good
+        let _ = self.commands.send(Command::Hold { until }).await;
+        guard
     }
 
     /// Starts a granted lease. The outcome comes through the receiver; dropping it does not stop the step. A receiver that
@@ -123,8 +183,7 @@ impl ExecutorHandle {
         self.commands.send(Command::Evict { owner }).await.map_err(|_| ExecutorGone)
     }
 
-    /// What became of a step, from memory or the journal. Only for its owner, an admin, or this node itself; for others it is
-    /// `Unseen`.
+    /// What became of a step of the caller's, from memory or the journal; somebody else's is `Unseen`.
     ///
     /// # Errors
     /// [`ExecutorGone`].
@@ -133,8 +192,7 @@ impl ExecutorHandle {
         if in_memory != StatusReply::Unseen {
             return Ok(in_memory);
         }
-        let owner = if caller.local || caller.role == Role::Admin { None } else { Some(caller.node) };
-        match self.journal.executor_status(&key, owner).await {
+        match self.journal.executor_status(&key, Some(caller.node)).await {
             Ok(ExecutorStatus::Unseen) => Ok(StatusReply::Unseen),
             Ok(ExecutorStatus::Done(outcome)) => Ok(StatusReply::Done(outcome)),
             Ok(ExecutorStatus::Interrupted) => Ok(StatusReply::Interrupted),
@@ -201,7 +259,7 @@ impl ExecutorHandle {
     /// Load of this node; changes whenever a lease does, and every second while there are any.
     #[must_use]
     pub fn load(&self) -> watch::Receiver<LoadState> {
-        self.load.clone()
+        self.load.subscribe()
     }
 
     /// Leases that are not over: granted, waiting and running.

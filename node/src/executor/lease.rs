@@ -32,6 +32,7 @@ pub(super) use self::admit::Reservation;
 use self::epochs::Epochs;
 use super::{
     ExecutorConfig, Resources,
+    pace::Pace,
     queue::FairQueue,
     results::{Ended, Results},
     vram::{self, Held},
@@ -41,6 +42,9 @@ use super::{
 const TTL: Duration = Duration::from_millis(LEASE_TTL_MS);
 /// A started lease is lost after this time without a renewal.
 const LOST: Duration = Duration::from_millis(RENEW_LOST_MS);
+
+/// A step that is over its estimate is expected to run on for this share of the time that it ran already, not to end at once.
+const OVERDUE: f64 = 0.5;
 
 /// Why a running step is stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -115,6 +119,8 @@ pub(super) struct Lease {
     pub(super) epoch: u64,
     pub(super) deadline: Instant,
     local: bool,
+    /// Of a self-call, which nobody else sees.
+    pub(super) proof: bool,
     est_ms: u32,
     held: Held,
     /// When it was granted; when it was last renewed, once it is started.
@@ -140,14 +146,17 @@ impl Lease {
     fn work_ms(&self, now: Instant) -> u64 {
         let estimate = Duration::from_millis(u64::from(self.est_ms));
         let left = match self.phase {
-            Phase::Running { since } => estimate.saturating_sub(now.saturating_duration_since(since)),
+            Phase::Running { since } => {
+                let ran = now.saturating_duration_since(since);
+                estimate.saturating_sub(ran).max(ran.mul_f64(OVERDUE))
+            }
             Phase::Granted { .. } | Phase::Queued => estimate,
         };
         u64::try_from(left.as_millis()).unwrap_or(u64::MAX)
     }
 
     fn has_slot(&self) -> bool {
-        matches!(self.phase, Phase::Granted { slot: true } | Phase::Running { .. })
+        !self.proof && matches!(self.phase, Phase::Granted { slot: true } | Phase::Running { .. })
     }
 }
 
@@ -156,11 +165,14 @@ impl Lease {
 pub(super) struct LeaseState {
     config: ExecutorConfig,
     leases: BTreeMap<LeaseId, Lease>,
-    by_key: BTreeMap<StepKey, LeaseId>,
+    /// A key is its owner's: who knows the name of another's run takes nothing from it.
+    by_key: BTreeMap<(StepKey, NodeId), LeaseId>,
     queue: FairQueue,
     epochs: Epochs,
     results: Results,
     draining: bool,
+    ready: bool,
+    pace: Pace,
 }
 
 impl LeaseState {
@@ -173,7 +185,14 @@ impl LeaseState {
             epochs: Epochs::default(),
             results: Results::default(),
             draining: false,
+            ready: false,
+            pace: Pace::default(),
         }
+    }
+
+    /// What the last self-calls came to; replies and adverts carry it.
+    pub(super) fn set_ready(&mut self, ready: bool) {
+        self.ready = ready;
     }
 
     pub(super) fn set_draining(&mut self, draining: bool) {
@@ -186,7 +205,12 @@ impl LeaseState {
 
     /// Leases that are not over: granted, waiting and running.
     pub(super) fn remaining(&self) -> usize {
-        self.leases.len()
+        self.leases.values().filter(|l| !l.proof).count()
+    }
+
+    /// Leases without a slot.
+    fn waiting(&self) -> usize {
+        self.remaining() - self.taken()
     }
 
     pub(super) fn reserved_vram(&self, gpus: usize) -> Vec<u64> {
@@ -206,20 +230,33 @@ impl LeaseState {
     }
 
     fn work_ms(&self, now: Instant) -> u64 {
-        self.leases.values().map(|l| l.work_ms(now)).fold(0, u64::saturating_add)
+        self.leases.values().filter(|l| !l.proof).map(|l| l.work_ms(now)).fold(0, u64::saturating_add)
+    }
+
+    /// How long one more step would wait here, in milliseconds.
+    fn wait_ms(&self, now: Instant) -> f64 {
+        self.load_but_memory(now).wait_ms(0, 0)
     }
 
     /// Load as adverts and replies carry it. A granted lease counts as running when it holds a slot, else as queued.
     pub(super) fn load(&self, resources: &Resources, now: Instant) -> LoadState {
+        let memory_free = vram::free_memory(resources, self.held(), now).unwrap_or(0);
+        LoadState { memory_free, ..self.load_but_memory(now) }
+    }
+
+    fn load_but_memory(&self, now: Instant) -> LoadState {
         let taken = self.taken();
+        let pace_percent = self.pace.percent(now);
+        let work_ms = self.work_ms(now).saturating_mul(u64::from(pace_percent)) / 100;
         LoadState {
             slots: self.config.slots.max(1),
             running: u16::try_from(taken).unwrap_or(u16::MAX),
-            queued: u16::try_from(self.leases.len() - taken).unwrap_or(u16::MAX),
-            work_ms: u32::try_from(self.work_ms(now)).unwrap_or(u32::MAX),
-            memory_free: vram::free_memory(resources, self.held(), now).unwrap_or(0),
+            queued: u16::try_from(self.waiting()).unwrap_or(u16::MAX),
+            work_ms: u32::try_from(work_ms).unwrap_or(u32::MAX),
+            memory_free: 0,
             draining: self.draining,
-            ready: true,
+            ready: self.ready,
+            pace_percent,
         }
     }
 
@@ -261,13 +298,16 @@ impl LeaseState {
             epoch: request.epoch,
             deadline: place.deadline,
             local: ask.caller.local,
+            proof: ask.proof,
             est_ms: request.est_ms,
             held: place.held,
             seen_at: now,
-            phase: Phase::Granted { slot: self.has_free_slot() && self.queue.is_empty() },
+            phase: Phase::Granted { slot: ask.proof || (self.has_free_slot() && self.queue.is_empty()) },
             stopping: false,
         };
-        self.by_key.insert(request.key, ask.lease);
+        if !ask.proof {
+            self.by_key.insert((request.key, ask.caller.node), ask.lease);
+        }
         self.leases.insert(ask.lease, lease);
         ask.lease
     }
@@ -317,8 +357,18 @@ impl LeaseState {
         }
     }
 
-    fn may_see(owner: NodeId, asker: &Caller) -> bool {
+    fn may_stop(owner: NodeId, asker: &Caller) -> bool {
         asker.local || asker.role == Role::Admin || asker.node == owner
+    }
+
+    /// The lease of a key that the asker may stop: its own, if there is one.
+    fn stoppable(&self, key: &StepKey, asker: &Caller) -> Option<(LeaseId, NodeId)> {
+        let own = self.by_key.get(&(key.clone(), asker.node)).map(|id| (*id, asker.node));
+        let from = (key.clone(), NodeId::from_bytes([0; 32]));
+        let all = || self.by_key.range(from..).take_while(|((k, _), _)| k == key);
+        own.or_else(|| {
+            all().find(|((_, owner), _)| Self::may_stop(*owner, asker)).map(|((_, owner), id)| (*id, *owner))
+        })
     }
 
     /// Stops a step. Somebody else's step is `Unseen`, and one that a newer coordinator holds is left alone.
@@ -329,27 +379,31 @@ impl LeaseState {
         asker: &Caller,
         now: Instant,
     ) -> (StatusReply, Vec<Action>) {
-        let found = self.by_key.get(key).and_then(|id| Some((*id, self.leases.get(id)?)));
-        let Some((id, lease)) = found.filter(|(_, l)| Self::may_see(l.owner, asker)) else {
+        let Some((id, owner)) = self.stoppable(key, asker) else {
             return (self.status(key, asker), Vec::new());
         };
-        if asker.node == lease.owner && epoch < self.epochs.of(lease.owner, &key.run) {
+        if asker.node == owner && epoch < self.epochs.of(owner, &key.run) {
             return (self.status(key, asker), Vec::new());
         }
         let actions = self.stop(id, StopReason::Cancelled, now);
-        (self.status(key, asker), actions)
+        (self.status_of(key, owner), actions)
     }
 
-    /// What became of a step, as far as it is in memory.
+    /// What became of a step of the asker's, as far as it is in memory. Nobody is told of another's: a coordinator takes what it hears
+    /// for the outcome of its own step.
     pub(super) fn status(&self, key: &StepKey, asker: &Caller) -> StatusReply {
-        let live = self.by_key.get(key).and_then(|id| self.leases.get(id));
-        if let Some(lease) = live.filter(|l| Self::may_see(l.owner, asker)) {
+        self.status_of(key, asker.node)
+    }
+
+    fn status_of(&self, key: &StepKey, owner: NodeId) -> StatusReply {
+        let live = self.by_key.get(&(key.clone(), owner)).and_then(|id| self.leases.get(id));
+        if let Some(lease) = live {
             return match lease.phase {
                 Phase::Granted { .. } => StatusReply::Granted,
                 Phase::Queued | Phase::Running { .. } => StatusReply::Running,
             };
         }
-        match self.results.get(key).filter(|e| Self::may_see(e.owner, asker)) {
+        match self.results.get(key, owner) {
             Some(ended) => StatusReply::Done(ended.outcome.clone()),
             None => StatusReply::Unseen,
         }
@@ -357,6 +411,9 @@ impl LeaseState {
 
     /// A running step ended.
     pub(super) fn finished(&mut self, id: LeaseId, outcome: Outcome, now: Instant) -> Vec<Action> {
+        if let (StepStatus::Ok, Some(lease)) = (outcome.status, self.leases.get(&id).filter(|l| !l.proof)) {
+            self.pace.observe(lease.est_ms, outcome.elapsed_ms, now);
+        }
         let mut actions = self.end(id, Some(outcome));
         actions.extend(self.fill_slots(now));
         actions
@@ -415,9 +472,13 @@ impl LeaseState {
     fn end(&mut self, id: LeaseId, outcome: Option<Outcome>) -> Vec<Action> {
         let Some(lease) = self.leases.remove(&id) else { return Vec::new() };
         self.queue.remove(id);
-        self.by_key.remove(&lease.key);
+        if lease.proof {
+            return vec![Action::End(id, outcome)];
+        }
+        self.by_key.remove(&(lease.key.clone(), lease.owner));
         if let Some(outcome) = &outcome {
-            let ended = Ended { owner: lease.owner, lease: id, outcome: outcome.clone() };
+            let ran = matches!(lease.phase, Phase::Running { .. });
+            let ended = Ended { owner: lease.owner, lease: id, outcome: outcome.clone(), ran };
             self.results.insert(lease.key, ended);
         }
         vec![Action::End(id, outcome)]

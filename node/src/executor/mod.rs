@@ -7,11 +7,15 @@
 //! ```
 //!
 //! `lease::LeaseState` decides, and is pure: inputs and the time go in, effects come out. The task performs the effects.
+//! `proof::Prover` sends a small step the same way now and then: a node whose executor does not bring it to its end is not ready.
 //! A step ends by itself, by a cancel, by its deadline or by a lost lease; a caller that went away does not end it.
 mod config;
 mod handle;
 mod lease;
+mod model;
+mod pace;
 mod ports;
+mod proof;
 mod queue;
 mod results;
 mod run;
@@ -21,10 +25,14 @@ mod task;
 mod tests;
 mod vram;
 
-pub(crate) use self::serve::{ServeParts, serve};
 pub use self::{
     config::{ExecutorConfig, GpuReading, Resources},
     handle::{ExecutorGone, ExecutorHandle},
     ports::{Absent, CallReport, RunContext, ToolRunner},
+    proof::{Health, Prover, Unproven},
     task::{ExecutorParts, ExecutorTask, executor},
+};
+pub(crate) use self::{
+    model::Model,
+    serve::{ServeParts, serve},
 };

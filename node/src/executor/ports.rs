@@ -33,6 +33,8 @@ pub struct RunContext {
     pub deadline: Instant,
     /// Progress, output chunks, log lines.
     pub events: EventSink,
+    /// The node asks itself whether it still works: no statistic counts the call.
+    pub proof: bool,
 }
 
 /// What a call came to.

@@ -17,17 +17,20 @@ pub(super) struct Ended {
     pub(super) owner: NodeId,
     pub(super) lease: LeaseId,
     pub(super) outcome: Outcome,
+    /// Whether its tool was begun.
+    pub(super) ran: bool,
 }
 
 #[derive(Debug, Default)]
 pub(super) struct Results {
-    by_key: BTreeMap<StepKey, Ended>,
-    order: VecDeque<StepKey>,
+    by_key: BTreeMap<(StepKey, NodeId), Ended>,
+    order: VecDeque<(StepKey, NodeId)>,
     bytes: usize,
 }
 
 impl Results {
     pub(super) fn insert(&mut self, key: StepKey, ended: Ended) {
+        let key = (key, ended.owner);
         self.remove(&key);
         self.bytes += ended.outcome.output.len();
         self.order.push_back(key.clone());
@@ -38,15 +41,15 @@ impl Results {
         }
     }
 
-    fn remove(&mut self, key: &StepKey) {
+    fn remove(&mut self, key: &(StepKey, NodeId)) {
         if let Some(old) = self.by_key.remove(key) {
             self.bytes -= old.outcome.output.len();
             self.order.retain(|k| k != key);
         }
     }
 
-    pub(super) fn get(&self, key: &StepKey) -> Option<&Ended> {
-        self.by_key.get(key)
+    pub(super) fn get(&self, key: &StepKey, owner: NodeId) -> Option<&Ended> {
+        self.by_key.get(&(key.clone(), owner))
     }
 
     /// By the lease it ran under. Rare, so that a scan will do.
@@ -68,7 +71,10 @@ mod tests {
     fn put(r: &mut Results, n: usize, bytes: usize) {
         let key = StepKey { run: RunId::run([1; 8]), step: StepId::parse(&format!("s{n:04}")).unwrap() };
         let outcome = Outcome::new(StepStatus::Ok, vec![0; bytes], 1, SandboxLevel::None);
-        r.insert(key, Ended { owner: NodeId::from_bytes([1; 32]), lease: LeaseId(n as u64), outcome });
+        r.insert(
+            key,
+            Ended { owner: NodeId::from_bytes([1; 32]), lease: LeaseId(n as u64), outcome, ran: true },
+        );
     }
 
     #[test]

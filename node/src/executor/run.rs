@@ -22,7 +22,10 @@ use super::{
     CallReport, RunContext, ToolRunner,
     lease::{StopReason, error_output},
 };
-use crate::journal::{JournalHandle, Persistence, Started};
+use crate::{
+    app::failpoint::{self, Failpoint},
+    journal::{JournalHandle, Persistence, Started},
+};
 
 /// Events between the tool and the forwarder.
 const EVENTS: usize = 64;
@@ -48,7 +51,7 @@ pub(super) struct Run {
 /// Runs the step to its outcome. The outcome is on the disk, where its effect demands it, before this returns.
 pub(super) async fn run(runner: Arc<dyn ToolRunner>, journal: JournalHandle, run: Run) -> (LeaseId, Outcome) {
     let (lease, key, owner) = (run.lease, run.context.key.clone(), run.context.caller.node);
-    let (epoch, effect) = (run.epoch, run.effect);
+    let (epoch, effect, proof) = (run.epoch, run.effect, run.context.proof);
     match journal.executor_started(&key, epoch, effect, owner).await {
         Ok(Started::Fresh) => {}
         Ok(Started::Done(outcome)) => return (lease, outcome),
@@ -62,11 +65,20 @@ pub(super) async fn run(runner: Arc<dyn ToolRunner>, journal: JournalHandle, run
         }
         Err(error) => tracing::warn!(%key, %error, "the start of a step was not written"),
     }
+    let passed = |point| {
+        // A self-call is nobody's step.
+        if !proof {
+            failpoint::reached(point, Some(&key.step));
+        }
+    };
+    passed(Failpoint::ExecutorStarted);
     let outcome = call(&*runner, run).await;
+    passed(Failpoint::ExecutorRan);
     if let Err(error) = journal.executor_done(&key, effect, owner, &outcome).await {
         // The result is known and in memory; only a restart before its coordinator has it would make it uncertain.
         tracing::error!(%key, %error, "the result of a step was not written");
     }
+    passed(Failpoint::ExecutorDone);
     (lease, outcome)
 }
 

@@ -21,6 +21,7 @@ use super::{
     ExecutorConfig, ExecutorHandle, Resources, RunContext, ToolRunner,
     handle::{Command, PROBES},
     lease::{Action, LeaseState, Reservation, StartAnswer, StopReason},
+    proof::Health,
     run::{self, Run},
 };
 use crate::journal::JournalHandle;
@@ -62,12 +63,15 @@ pub fn executor(parts: ExecutorParts) -> (ExecutorHandle, ExecutorTask) {
     let (commands, inbox) = mpsc::channel(COMMANDS);
     let state = LeaseState::new(parts.config.clone());
     let resources = parts.resources.borrow().clone();
-    let (load_out, load) = watch::channel(state.load(&resources, Instant::now()));
+    let load = watch::Sender::new(state.load(&resources, Instant::now()));
+    let health = watch::Sender::new(Health::Unproven);
+    let proved = health.subscribe();
     let (remaining_out, remaining) = watch::channel(0);
     let (vram_out, reserved_vram) = watch::channel(state.reserved_vram(resources.gpus.len()));
     let handle = ExecutorHandle {
         commands,
-        load,
+        load: load.clone(),
+        health,
         remaining,
         reserved_vram,
         runner: Arc::clone(&parts.runner),
@@ -75,10 +79,10 @@ pub fn executor(parts: ExecutorParts) -> (ExecutorHandle, ExecutorTask) {
         offers_tools: parts.config.offers_tools,
         probes: Arc::new(Semaphore::new(PROBES)),
     };
-    let out = Published { load: load_out, remaining: remaining_out, vram: vram_out };
+    let out = Published { load, remaining: remaining_out, vram: vram_out };
     let steps = JoinSet::new();
-    let task =
-        ExecutorTask { state, parts, inbox, started: BTreeMap::new(), steps, lease_of: HashMap::new(), out };
+    let (started, lease_of) = (BTreeMap::new(), HashMap::new());
+    let task = ExecutorTask { state, parts, inbox, proved, started, steps, lease_of, out };
     (handle, task)
 }
 
@@ -105,6 +109,7 @@ pub struct ExecutorTask {
     state: LeaseState,
     parts: ExecutorParts,
     inbox: mpsc::Receiver<Command>,
+    proved: watch::Receiver<Health>,
     started: BTreeMap<LeaseId, StartedStep>,
     steps: JoinSet<(LeaseId, Outcome)>,
     /// Lease of each running task, for one that ends without saying which it was.
@@ -123,6 +128,7 @@ impl ExecutorTask {
     pub async fn run(mut self, shutdown: CancellationToken) {
         let mut resources = self.parts.resources.clone();
         let mut measured = true;
+        let mut proved = self.proved.clone();
         loop {
             let wake = self.wake();
             tokio::select! {
@@ -130,6 +136,8 @@ impl ExecutorTask {
                 () = shutdown.cancelled() => break,
                 Some(ended) = self.steps.join_next_with_id() => self.step_ended(ended),
                 command = self.inbox.recv() => match command {
+                    #[cfg(any(test, feature = "testing"))]
+                    Some(Command::Hold { until }) => drop(until.await),
                     Some(command) => self.handle(command),
                     None => break,
                 },
@@ -138,6 +146,8 @@ impl ExecutorTask {
                     self.perform(actions);
                 }
                 changed = resources.changed(), if measured => measured = changed.is_ok(),
+                // The handles hold its sender; without handles there are no commands either.
+                Ok(()) = proved.changed() => {}
             }
             self.publish();
         }
@@ -148,7 +158,8 @@ impl ExecutorTask {
         self.state.next_tick().map(|tick| tick.min(Instant::now() + REFRESH))
     }
 
-    fn publish(&self) {
+    fn publish(&mut self) {
+        self.state.set_ready(self.proved.borrow().is_ready());
         let resources = self.parts.resources.borrow();
         set(&self.out.load, self.state.load(&resources, Instant::now()));
         set(&self.out.remaining, self.state.remaining());
@@ -157,13 +168,14 @@ impl ExecutorTask {
 
     fn handle(&mut self, command: Command) {
         let now = Instant::now();
+        self.state.set_ready(self.proved.borrow().is_ready());
         // silent-ok, for all replies below: whoever asked has gone away, and the state is right without them
         match command {
-            Command::Reserve { request, caller, reply } => {
+            Command::Reserve { request, caller, proof, reply } => {
                 let card = self.parts.runner.card(&request.tool);
                 let sandbox = self.parts.runner.sandbox();
                 let lease = self.new_lease();
-                let ask = Reservation { request, caller, card, sandbox, lease };
+                let ask = Reservation { request, caller, card, sandbox, lease, proof };
                 let answer = self.state.reserve(ask, &self.parts.resources.borrow(), now);
                 let _ = reply.send(answer);
             }
@@ -190,6 +202,8 @@ impl ExecutorTask {
             Command::Ping { reply } => {
                 let _ = reply.send(());
             }
+            #[cfg(any(test, feature = "testing"))]
+            Command::Hold { .. } => {}
         }
     }
 
@@ -263,7 +277,7 @@ impl ExecutorTask {
         let (Some(place), Some(step)) = (self.state.lease(lease), self.started.get_mut(&lease)) else {
             return;
         };
-        if let Some(waited) = &self.parts.queue_wait {
+        if let Some(waited) = self.parts.queue_wait.as_ref().filter(|_| !place.proof) {
             waited.observe(step.since.elapsed().as_secs_f64());
         }
         let context = RunContext {
@@ -272,6 +286,7 @@ impl ExecutorTask {
             cancel: step.cancel.clone(),
             deadline: place.deadline,
             events: EventSink::none(),
+            proof: place.proof,
         };
         let run = Run {
             lease,

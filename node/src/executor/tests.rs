@@ -3,7 +3,7 @@ use std::{
     collections::BTreeMap,
     sync::{
         Arc, Mutex,
-        atomic::{AtomicU32, Ordering},
+        atomic::{AtomicBool, AtomicU32, Ordering},
     },
     time::{Duration, SystemTime},
 };
@@ -36,6 +36,8 @@ pub(super) struct Script {
     /// Lets `wait_*` tools end.
     gate: Gate,
     stopped: AtomicU32,
+    /// `echo` does not come back.
+    pub(super) stuck: AtomicBool,
 }
 
 #[derive(Debug)]
@@ -105,6 +107,7 @@ impl ToolRunner for Script {
             sandbox: SandboxLevel::Rlimits,
         };
         match tool.as_str().split('_').next().unwrap_or_default() {
+            "echo" if self.stuck.load(Ordering::SeqCst) => std::future::pending().await,
             "echo" => report(StepStatus::Ok, &arguments),
             "talk" => {
                 for n in 0..10 {
@@ -150,8 +153,8 @@ impl ToolRunner for Script {
 pub(super) struct House {
     pub(super) handle: ExecutorHandle,
     pub(super) script: Arc<Script>,
-    journal: JournalHandle,
-    shutdown: CancellationToken,
+    pub(super) journal: JournalHandle,
+    pub(super) shutdown: CancellationToken,
     tasks: JoinSet<()>,
     _resources: watch::Sender<Resources>,
 }
@@ -187,7 +190,7 @@ impl House {
         Self { handle, script, journal, shutdown, tasks, _resources: resources_out }
     }
 
-    async fn reserve(&self, tool: &str, n: u64, who: u8) -> Result<Granted, RefuseReason> {
+    pub(super) async fn reserve(&self, tool: &str, n: u64, who: u8) -> Result<Granted, RefuseReason> {
         let request = Reserve {
             key: key(n),
             tool: ToolName::parse(tool).unwrap(),
@@ -199,6 +202,7 @@ impl House {
             argument_bytes: 2,
             deadline_ms: 20_000,
             epoch: 1,
+            longest_wait_ms: u32::MAX,
         };
         self.handle.reserve(request, caller(who)).await.unwrap().map_err(|r| r.reason)
     }
@@ -209,7 +213,7 @@ impl House {
         (self.handle.start(start, caller(who), sender).await.unwrap(), events)
     }
 
-    async fn begin(&self, tool: &str, n: u64, who: u8) -> oneshot::Receiver<Outcome> {
+    pub(super) async fn begin(&self, tool: &str, n: u64, who: u8) -> oneshot::Receiver<Outcome> {
         let lease = self.reserve(tool, n, who).await.unwrap().lease;
         self.start(lease, who).await.0
     }
@@ -219,7 +223,7 @@ impl House {
     }
 
     /// Lets everything that can happen now happen.
-    async fn settle(&self) {
+    pub(super) async fn settle(&self) {
         for _ in 0..5 {
             tokio::task::yield_now().await;
             self.handle.ping().await.unwrap();
@@ -232,7 +236,7 @@ pub(super) fn key(n: u64) -> StepKey {
 }
 
 /// 0 is this node itself.
-fn caller(who: u8) -> Caller {
+pub(super) fn caller(who: u8) -> Caller {
     Caller {
         node: NodeId::from_bytes([who; 32]),
         name: NodeName::parse(&format!("node{who}")).unwrap(),

@@ -1,10 +1,10 @@
 //! The coordinator's side of a step: to which node it was sent, and what came of it.
 use octomesh_protocol::{
     card::Effect,
-    id::{LeaseId, NodeId, RunId, StepKey, ToolName},
+    id::{LeaseId, NodeId, RunId, StepId, StepKey, ToolName},
     step::{Outcome, StepStatus},
 };
-use rusqlite::{Row, params, types::Type};
+use rusqlite::{OptionalExtension, Row, params, types::Type};
 use serde::Serialize;
 
 use super::{JournalError, JournalHandle, Persistence};
@@ -66,6 +66,14 @@ pub struct AttemptRow {
     pub status: Option<String>,
     /// How long the tool ran, in milliseconds.
     pub elapsed_ms: Option<u64>,
+}
+
+impl AttemptRow {
+    /// The step; `None` for a row that names none.
+    #[must_use]
+    pub fn key(&self) -> Option<StepKey> {
+        Some(StepKey { run: RunId::parse(&self.run_id).ok()?, step: StepId::parse(&self.step_id).ok()? })
+    }
 }
 
 pub(super) fn effect_from(text: &str) -> Option<Effect> {
@@ -178,6 +186,19 @@ impl JournalHandle {
             let sql =
                 format!("SELECT {COLUMNS} FROM attempts WHERE run_id = ?1 ORDER BY step_id LIMIT {LISTED}");
             c.prepare(&sql)?.query_map([run], row)?.collect()
+        })
+        .await
+    }
+
+    /// The newest start of a step.
+    ///
+    /// # Errors
+    /// [`JournalError`].
+    pub async fn attempt(&self, key: &StepKey) -> Result<Option<AttemptRow>, JournalError> {
+        let key = key.clone();
+        self.read(move |c| {
+            let sql = format!("SELECT {COLUMNS} FROM attempts WHERE run_id = ?1 AND step_id = ?2");
+            c.query_row(&sql, params![key.run.as_str(), key.step.as_str()], row).optional()
         })
         .await
     }

@@ -9,6 +9,7 @@
 //! disk, also after a power cut.
 mod coordinator;
 mod decisions;
+mod estimates;
 mod executor;
 mod runs;
 mod schema;
@@ -20,6 +21,7 @@ use std::{
     fmt,
     path::Path,
     sync::{Arc, Mutex, PoisonError},
+    time::Duration,
     time::UNIX_EPOCH,
 };
 
@@ -27,11 +29,12 @@ use octomesh_protocol::card::Effect;
 use octomesh_protocol::id::StepKey;
 use octomesh_tools::tool::WallClock;
 use rusqlite::Connection;
-use tokio::sync::oneshot;
+use tokio::{sync::oneshot, time::Instant};
 
 use self::worker::{Query, Worker};
 pub use self::{
     coordinator::{AttemptRow, AttemptState, StartSent},
+    estimates::{ESTIMATES, KeptEstimate},
     executor::{ExecutorStatus, Started},
     runs::{InvalidRunStatus, RunFinished, RunRow, RunStatus},
 };
@@ -125,11 +128,18 @@ enum Backend {
     Inline(Mutex<Connection>),
 }
 
+/// Whoever asks more often whether a row can be written gets the last answer: each costs a commit, and anybody may ask `/readyz`.
+const PROBE_EVERY: Duration = Duration::from_secs(5);
+
+/// When a row was last tried, and how it went.
+type Probed = (Instant, Result<(), JournalError>);
+
 /// The journal. Cheap to clone; the threads end when the last handle is dropped.
 #[derive(Clone)]
 pub struct JournalHandle {
     backend: Arc<Backend>,
     wall: WallClock,
+    probed: Arc<Mutex<Option<Probed>>>,
 }
 
 impl fmt::Debug for JournalHandle {
@@ -149,7 +159,7 @@ impl JournalHandle {
         let writer = schema::open(path, unix_ms(&wall))?;
         let reader = schema::open_reader(path)?;
         let worker = Worker::start(path, writer, reader, metrics)?;
-        Ok(Self { backend: Arc::new(Backend::Threads(worker)), wall })
+        Ok(Self { backend: Arc::new(Backend::Threads(worker)), wall, probed: Arc::default() })
     }
 
     /// A journal that lives and dies with its handles, without threads.
@@ -158,7 +168,7 @@ impl JournalHandle {
     /// [`JournalError::Sql`] when SQLite itself fails.
     pub fn open_in_memory(wall: WallClock) -> Result<Self, JournalError> {
         let connection = schema::open_in_memory(unix_ms(&wall))?;
-        Ok(Self { backend: Arc::new(Backend::Inline(Mutex::new(connection))), wall })
+        Ok(Self { backend: Arc::new(Backend::Inline(Mutex::new(connection))), wall, probed: Arc::default() })
     }
 
     /// Waits until everything written before is on the disk.
@@ -167,6 +177,29 @@ impl JournalHandle {
     /// [`JournalError::Closed`].
     pub async fn flush(&self) -> Result<(), JournalError> {
         self.write(|_| Ok(())).await
+    }
+
+    /// Writes a row that nobody reads, to see that one can be written now; the answer is at most five seconds old.
+    ///
+    /// # Errors
+    /// [`JournalError`]: the disk is full, or the file is read-only, gone or damaged.
+    pub async fn probe(&self) -> Result<(), JournalError> {
+        let last = || self.probed.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((at, result)) = last().as_ref()
+            && at.elapsed() < PROBE_EVERY
+        {
+            return result.clone();
+        }
+        let now = self.now();
+        let result = self
+            .write(move |c| {
+                let sql = "INSERT INTO meta (key, value) VALUES ('probe', ?1) \
+                           ON CONFLICT (key) DO UPDATE SET value = excluded.value";
+                c.execute(sql, [now]).map(drop)
+            })
+            .await;
+        *last() = Some((Instant::now(), result.clone()));
+        result
     }
 
     /// Raises and returns the epoch of this node's coordinator. Every start of the node takes one; executors refuse lower ones.
@@ -180,6 +213,35 @@ impl JournalHandle {
             c.query_row(sql, [], |row| row.get::<_, i64>(0)).map(i64::cast_unsigned)
         })
         .await
+    }
+
+    /// Proves that rows still come to the disk: writes one, always the same, and waits for it.
+    ///
+    /// # Errors
+    /// [`JournalError`]: the disk is full, say.
+    pub async fn prove(&self) -> Result<(), JournalError> {
+        let now = self.now();
+        self.write(move |c| {
+            let sql = "INSERT INTO meta (key, value) VALUES ('proved_at', ?1) \
+                       ON CONFLICT (key) DO UPDATE SET value = excluded.value";
+            c.execute(sql, [now]).map(drop)
+        })
+        .await
+    }
+
+    /// Nothing can be written any more, as on a full disk, or it can be again.
+    #[cfg(test)]
+    pub(crate) async fn break_off(&self, on: bool) {
+        // Not by `write`, whose transaction could not end then.
+        let (reply, answer) = oneshot::channel();
+        match &*self.backend {
+            Backend::Inline(connection) => {
+                let connection = connection.lock().unwrap_or_else(PoisonError::into_inner);
+                let _ = reply.send(connection.pragma_update(None, "query_only", on));
+            }
+            Backend::Threads(_) => panic!("in memory only"),
+        }
+        answer.await.unwrap().unwrap();
     }
 
     /// Drops rows that are over their age. Called by the owner now and then; opening does it too.

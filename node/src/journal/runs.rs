@@ -100,22 +100,47 @@ fn row(r: &Row<'_>) -> rusqlite::Result<RunRow> {
 const COLUMNS: &str = "run_id, question, status, started_at, finished_at, steps_done, steps_total";
 
 impl JournalHandle {
-    /// A run begins. Durable: an accepted question is not forgotten. Beginning a run that is known (a resumed one) sets it in
-    /// progress and keeps its first start.
+    /// A run begins. Durable: an accepted question is not forgotten, nor what was asked with it (`request`).
     ///
     /// # Errors
     /// [`JournalError`].
-    pub async fn run_started(&self, run: &RunId, question: &str) -> Result<(), JournalError> {
+    pub async fn run_started(
+        &self,
+        run: &RunId,
+        question: &str,
+        request: &Value,
+    ) -> Result<(), JournalError> {
         let (run, question, now) = (run.to_string(), question.to_owned(), self.now());
+        let request = request.to_string();
         self.write(move |c| {
             c.execute(
-                "INSERT INTO runs (run_id, question, status, started_at) VALUES (?1, ?2, 'in_progress', ?3) \
-                 ON CONFLICT (run_id) DO UPDATE SET status = 'in_progress', finished_at = NULL",
-                params![run, question, now],
+                "INSERT INTO runs (run_id, question, status, started_at, request) \
+                 VALUES (?1, ?2, 'in_progress', ?3, ?4)",
+                params![run, question, now, request],
             )
             .map(drop)
         })
         .await
+    }
+
+    /// A run that is known goes on. Durable. Gives how often it went on since the last step that it completed, this time
+    /// included, and what was asked.
+    ///
+    /// # Errors
+    /// [`JournalError`], also when there is no such run.
+    pub async fn run_resumed(&self, run: &RunId) -> Result<(u32, Option<Value>), JournalError> {
+        let run = run.to_string();
+        let (resumes, request) = self
+            .write(move |c| {
+                let sql = "UPDATE runs SET status = 'in_progress', finished_at = NULL, resumes = resumes + 1 \
+                           WHERE run_id = ?1 RETURNING resumes, request";
+                c.query_row(sql, [run], |r| Ok((r.get::<_, u32>(0)?, r.get::<_, Option<String>>(1)?)))
+            })
+            .await?;
+        let request = request
+            .map(|text| serde_json::from_str(&text).map_err(|e| JournalError::Sql(e.to_string())))
+            .transpose()?;
+        Ok((resumes, request))
     }
 
     /// How far a run is.
@@ -125,7 +150,8 @@ impl JournalHandle {
     pub async fn run_progress(&self, run: &RunId, done: u32, total: u32) -> Result<(), JournalError> {
         let run = run.to_string();
         self.write_later(move |c| {
-            let sql = "UPDATE runs SET steps_done = ?2, steps_total = ?3 WHERE run_id = ?1";
+            let sql = "UPDATE runs SET resumes = CASE WHEN steps_done < ?2 THEN 0 ELSE resumes END, \
+                       steps_done = ?2, steps_total = ?3 WHERE run_id = ?1";
             c.execute(sql, params![run, done, total]).map(drop)
         })
         .await

@@ -3,7 +3,7 @@ use std::{fs::OpenOptions, os::unix::fs::OpenOptionsExt as _, path::Path};
 
 use rusqlite::{Connection, ErrorCode, OpenFlags, params};
 
-use super::{JournalError, KEEP_RUNS_MS, KEEP_STEPS_MS};
+use super::{ESTIMATES, JournalError, KEEP_RUNS_MS, KEEP_STEPS_MS};
 
 /// Format of the file, in SQLite's `user_version`.
 const FORMAT: i64 = 1;
@@ -14,7 +14,7 @@ CREATE TABLE IF NOT EXISTS runs (
     run_id TEXT PRIMARY KEY, question TEXT NOT NULL, status TEXT NOT NULL,
     started_at INTEGER NOT NULL, finished_at INTEGER,
     steps_done INTEGER NOT NULL DEFAULT 0, steps_total INTEGER NOT NULL DEFAULT 0,
-    result TEXT
+    result TEXT, request TEXT, resumes INTEGER NOT NULL DEFAULT 0
 ) STRICT;
 CREATE INDEX IF NOT EXISTS runs_by_start ON runs (started_at);
 CREATE TABLE IF NOT EXISTS decisions (
@@ -37,6 +37,12 @@ CREATE TABLE IF NOT EXISTS executed (
 ) STRICT;
 CREATE INDEX IF NOT EXISTS executed_by_step ON executed (run_id, step_id);
 CREATE INDEX IF NOT EXISTS executed_by_age ON executed (started_at);
+CREATE TABLE IF NOT EXISTS estimates (
+    node BLOB NOT NULL, tool TEXT NOT NULL, size_bucket INTEGER NOT NULL, log_ms REAL NOT NULL, miss REAL NOT NULL,
+    prior_miss REAL NOT NULL, observations INTEGER NOT NULL, at INTEGER NOT NULL,
+    PRIMARY KEY (node, tool, size_bucket)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS estimates_by_age ON estimates (at);
 ";
 
 pub(super) fn open(path: &Path, now: i64) -> Result<Connection, JournalError> {
@@ -87,12 +93,25 @@ fn check(connection: &Connection) -> rusqlite::Result<()> {
 fn prepare(connection: &Connection, now: i64) -> rusqlite::Result<()> {
     connection.execute_batch("BEGIN IMMEDIATE")?;
     connection.execute_batch(TABLES)?;
+    add_columns(connection)?;
     connection.execute_batch(&format!("PRAGMA user_version = {FORMAT}"))?;
     // Whoever ran these steps is gone: this process has just begun.
     connection
         .execute("UPDATE executed SET state = 'interrupted', done_at = ?1 WHERE state = 'started'", [now])?;
     prune(connection, now)?;
     connection.execute_batch("COMMIT")
+}
+
+/// Columns that a file of an earlier version lacks. That version reads and writes the file all the same.
+fn add_columns(connection: &Connection) -> rusqlite::Result<()> {
+    for (name, kind) in [("request", "TEXT"), ("resumes", "INTEGER NOT NULL DEFAULT 0")] {
+        let sql = "SELECT count(*) FROM pragma_table_info('runs') WHERE name = ?1";
+        let there: i64 = connection.query_row(sql, [name], |r| r.get(0))?;
+        if there == 0 {
+            connection.execute_batch(&format!("ALTER TABLE runs ADD COLUMN {name} {kind}"))?;
+        }
+    }
+    Ok(())
 }
 
 pub(super) fn prune(connection: &Connection, now: i64) -> rusqlite::Result<()> {
@@ -103,6 +122,12 @@ pub(super) fn prune(connection: &Connection, now: i64) -> rusqlite::Result<()> {
     connection.execute("DELETE FROM attempts WHERE sent_at < ?1", params![steps])?;
     connection.execute("DELETE FROM decisions WHERE made_at < ?1", params![steps])?;
     connection.execute("DELETE FROM runs WHERE finished_at < ?1", params![runs])?;
+    connection.execute("DELETE FROM estimates WHERE at < ?1", params![runs])?;
+    let surplus = format!(
+        "DELETE FROM estimates WHERE at < (SELECT at FROM estimates ORDER BY at DESC LIMIT 1 OFFSET {})",
+        ESTIMATES - 1
+    );
+    connection.execute(&surplus, [])?;
     Ok(())
 }
 

@@ -11,7 +11,7 @@ use octomesh_protocol::{
     id::{LeaseId, NodeId, RunId, StepId, ToolName},
     step::{Outcome, StepStatus},
 };
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::*;
 
@@ -198,7 +198,7 @@ async fn runs() {
     let journal = disk.open();
     let ids: Vec<RunId> = (1..=3).map(|n| RunId::run([n; 8])).collect();
     for run in &ids {
-        journal.run_started(run, "how many?").await.unwrap();
+        journal.run_started(run, "how many?", &json!({"question": "how many?"})).await.unwrap();
         disk.wall.pass(1000);
     }
     journal.run_progress(&ids[0], 2, 4).await.unwrap();
@@ -219,7 +219,12 @@ async fn runs() {
     assert_eq!((run.steps_done, run.steps_total, result), (2, 4, None));
     assert_eq!(after.show_run("run-ff").await.unwrap(), None);
     assert_eq!(after.show_run("%").await.unwrap(), None, "no pattern");
-    after.run_started(&ids[1], "again").await.unwrap();
+    let resumed = after.run_resumed(&ids[1]).await.unwrap();
+    assert_eq!(resumed, (1, Some(json!({"question": "how many?"}))));
+    assert_eq!(after.run_resumed(&ids[1]).await.unwrap().0, 2, "no step further");
+    after.run_progress(&ids[1], 3, 9).await.unwrap();
+    assert_eq!(after.run_resumed(&ids[1]).await.unwrap().0, 1, "a step further");
+    assert!(after.run_resumed(&RunId::run([99; 8])).await.is_err());
     let (run, _) = after.show_run(ids[1].as_str()).await.unwrap().unwrap();
     assert_eq!((run.status, run.question.as_str()), (RunStatus::InProgress, "how many?"));
 }
@@ -265,8 +270,12 @@ async fn old_rows_go() {
     journal.executor_started(&key("s002"), 1, Effect::Once, node(1)).await.unwrap();
     journal.coordinator_start_sent(sent(key("s001"), Effect::Once)).await.unwrap();
     journal.put_decision("dec-0000000000000001", &key("s001"), &json!({})).await.unwrap();
-    journal.run_started(&key("s001").run, "q").await.unwrap();
-    disk.wall.pass(8 * DAY_MS);
+    journal.run_started(&key("s001").run, "q", &Value::Null).await.unwrap();
+    disk.wall.pass(7 * DAY_MS - 1000);
+    journal.prune().await.unwrap();
+    let kept = journal.executor_status(&key("s001"), Some(node(1))).await.unwrap();
+    assert_eq!(kept, ExecutorStatus::Done(outcome()), "a result is kept for seven days");
+    disk.wall.pass(DAY_MS);
     journal.prune().await.unwrap();
     assert_eq!(journal.executor_status(&key("s001"), None).await.unwrap(), ExecutorStatus::Unseen);
     assert_eq!(
@@ -376,4 +385,57 @@ async fn in_memory_has_no_threads_and_the_same_answers() {
     journal.executor_started(&key("s001"), 1, Effect::Once, node(1)).await.unwrap();
     journal.executor_done(&key("s001"), Effect::Once, node(1), &outcome()).await.unwrap();
     assert_eq!(journal.executor_status(&key("s001"), None).await, Ok(ExecutorStatus::Done(outcome())));
+}
+
+/// A disk that is full or read-only is seen by the next question that is not answered from memory.
+#[tokio::test(start_paused = true)]
+async fn a_journal_that_can_not_be_written_says_so() {
+    let folder = tempfile::tempdir().unwrap();
+    let wall: WallClock = Arc::new(|| std::time::SystemTime::UNIX_EPOCH);
+    let journal = JournalHandle::open(&folder.path().join("journal.db"), wall, None).unwrap();
+    assert_eq!(journal.probe().await, Ok(()));
+    let protect = |on: bool| journal.write(move |c| c.pragma_update(None, "query_only", on));
+    protect(true).await.unwrap();
+    assert_eq!(journal.probe().await, Ok(()), "asked a moment ago");
+    tokio::time::advance(PROBE_EVERY).await;
+    assert!(matches!(journal.probe().await, Err(JournalError::Sql(_))));
+    protect(false).await.ok();
+    assert!(journal.probe().await.is_err());
+    tokio::time::advance(PROBE_EVERY).await;
+    assert_eq!(journal.probe().await, Ok(()));
+}
+
+#[tokio::test]
+async fn what_calls_took_is_known_after_a_restart_and_bounded() {
+    let disk = Disk::new();
+    let kept = |n: u64| KeptEstimate {
+        node: node(1),
+        tool: ToolName::parse(&format!("tool{n}")).unwrap(),
+        size_bucket: 3,
+        log_ms: 4.5,
+        miss: 0.25,
+        prior_miss: 1.5,
+        observations: 7,
+        age: Duration::ZERO,
+    };
+    let journal = disk.open();
+    journal.put_estimate(KeptEstimate { observations: 6, ..kept(1) }).await.unwrap();
+    journal.put_estimate(kept(1)).await.unwrap();
+    journal.flush().await.unwrap();
+    disk.wall.pass(60_000);
+    let dead = disk.killed();
+    let journal = dead.open();
+    let age = Duration::from_secs(60);
+    assert_eq!(journal.estimates().await.unwrap(), [KeptEstimate { age, ..kept(1) }]);
+    for n in 2..ESTIMATES as u64 + 10 {
+        disk.wall.pass(1);
+        journal.put_estimate(kept(n)).await.unwrap();
+    }
+    journal.prune().await.unwrap();
+    let left = journal.estimates().await.unwrap();
+    assert_eq!(left.len(), ESTIMATES);
+    assert!(!left.iter().any(|e| e.tool.as_str() == "tool1"), "the oldest went");
+    disk.wall.pass(100 * DAY_MS);
+    journal.prune().await.unwrap();
+    assert_eq!(journal.estimates().await, Ok(vec![]));
 }

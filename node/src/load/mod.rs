@@ -13,29 +13,41 @@ use crate::config::DeclaredGpu;
 /// Reading `/proc/meminfo` at most this often: adverts and reservations ask many times a second.
 const MEMORY_TTL: Duration = Duration::from_millis(500);
 
-struct Memory {
+pub(crate) struct Memory {
     system: System,
     read_at: Option<Instant>,
 }
 
 /// Reads main memory; cheap to clone and to ask often.
 #[derive(Clone)]
-pub(crate) struct MemoryReader(Arc<Mutex<Memory>>);
+pub(crate) enum MemoryReader {
+    /// This machine's.
+    Machine(Arc<Mutex<Memory>>),
+    /// So many bytes, all of them free: a simulation must not see the machine that it runs on.
+    #[cfg(feature = "testing")]
+    Fixed(u64),
+}
 
 impl MemoryReader {
     pub(crate) fn new() -> Self {
         let ram = MemoryRefreshKind::nothing().with_ram();
         let system = System::new_with_specifics(RefreshKind::nothing().with_memory(ram));
-        Self(Arc::new(Mutex::new(Memory { system, read_at: None })))
+        Self::Machine(Arc::new(Mutex::new(Memory { system, read_at: None })))
     }
 
-    fn read<T>(&self, read: impl FnOnce(&System) -> T) -> T {
-        let mut memory = self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        if memory.read_at.is_none_or(|at| at.elapsed() >= MEMORY_TTL) {
-            memory.system.refresh_memory_specifics(MemoryRefreshKind::nothing().with_ram());
-            memory.read_at = Some(Instant::now());
+    fn read(&self, read: impl FnOnce(&System) -> u64) -> u64 {
+        match self {
+            Self::Machine(memory) => {
+                let mut memory = memory.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+                if memory.read_at.is_none_or(|at| at.elapsed() >= MEMORY_TTL) {
+                    memory.system.refresh_memory_specifics(MemoryRefreshKind::nothing().with_ram());
+                    memory.read_at = Some(Instant::now());
+                }
+                read(&memory.system)
+            }
+            #[cfg(feature = "testing")]
+            Self::Fixed(bytes) => *bytes,
         }
-        read(&memory.system)
     }
 
     /// Bytes.

@@ -10,7 +10,7 @@ mod swim;
 mod task;
 pub mod view;
 
-pub(crate) use peers::write as write_peers;
+pub(crate) use peers::{AddressBook, write as write_peers};
 pub(crate) use swim::SwimPort;
 pub(crate) use task::{COMMANDS as MEMBERSHIP_COMMANDS, Membership, MembershipHandle};
 pub use view::{Member, MemberState, MeshView, RemoteTool};

@@ -1,14 +1,50 @@
 //! `peers.json`: members and their addresses, so that nodes find each other again after a restart without flags. It grants
 //! nothing; the certificate of whoever answers does.
 use std::{
-    io::{self, Read, Write},
-    path::Path,
+    io::{self, Write},
+    path::{Path, PathBuf},
 };
 
 use octomesh_protocol::{id::NodeName, limits, sync::MemberAddress};
+use octomesh_tools::regular;
 use serde::{Deserialize, Serialize};
 
 use super::state::MEMBERS;
+
+/// Where members and their addresses are kept from one run to the next.
+#[derive(Debug, Clone)]
+pub(crate) enum AddressBook {
+    /// `peers.json`.
+    File(PathBuf),
+    /// In a simulation, whose nodes have no threads for slow disks.
+    #[cfg(feature = "testing")]
+    Kept(std::sync::Arc<std::sync::Mutex<Vec<MemberAddress>>>),
+}
+
+impl AddressBook {
+    /// What was written last.
+    pub(crate) fn read(&self) -> Vec<MemberAddress> {
+        match self {
+            Self::File(path) => read(path),
+            #[cfg(feature = "testing")]
+            Self::Kept(members) => members.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone(),
+        }
+    }
+
+    /// Writes where nothing can block; gives the file that has to be written elsewhere.
+    pub(crate) fn write_or_path(&self, members: &[MemberAddress]) -> Option<PathBuf> {
+        // Without simulations there is nothing but files.
+        let _ = members;
+        match self {
+            Self::File(path) => Some(path.clone()),
+            #[cfg(feature = "testing")]
+            Self::Kept(kept) => {
+                *kept.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = members.to_vec();
+                None
+            }
+        }
+    }
+}
 
 /// Twice what a full file holds; a larger one is not ours.
 const LONGEST_FILE: u64 = 2 * 1024 * 1024;
@@ -29,16 +65,14 @@ struct PeerRow {
 /// Reads the file; absent is empty. Rows that are not what they should be are left out with a warning: a damaged address book
 /// must not keep a node from starting.
 pub(crate) fn read(path: &Path) -> Vec<MemberAddress> {
-    let mut text = String::new();
-    let file = std::fs::File::open(path);
-    match file.and_then(|file| file.take(LONGEST_FILE).read_to_string(&mut text)) {
-        Ok(_) => {}
+    let text = match regular::read_text(path, LONGEST_FILE) {
+        Ok(text) => text,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Vec::new(),
         Err(error) => {
             tracing::warn!(path = %path.display(), %error, "addresses of members can't be read");
             return Vec::new();
         }
-    }
+    };
     let file: PeersFile = match serde_json::from_str(&text) {
         Ok(file) => file,
         Err(error) => {

@@ -53,6 +53,8 @@ pub struct Reach {
     lost: Option<String>,
     /// Where the last dial in vain went, when that is known, and what came of it.
     dialled: Option<(Option<String>, String)>,
+    /// What came of looking for a member that relays.
+    relayed: Option<String>,
 }
 
 impl Reach {
@@ -67,15 +69,19 @@ impl Reach {
     }
 
     pub(super) fn connected(&mut self) {
-        (self.lost, self.dialled) = (None, None);
+        (self.lost, self.dialled, self.relayed) = (None, None, None);
     }
 
     pub(super) fn lost(&mut self, reason: &str) {
-        (self.lost, self.dialled) = (Some(reason.to_owned()), None);
+        (self.lost, self.dialled, self.relayed) = (Some(reason.to_owned()), None, None);
     }
 
     pub(super) fn failed(&mut self, address: Option<&str>, reason: &str) {
         self.dialled = Some((address.map(str::to_owned), reason.to_owned()));
+    }
+
+    pub(super) fn not_relayed(&mut self, said: String) {
+        self.relayed = Some(said);
     }
 
     /// Where it stands for a member without a session; `has_address` says whether an address of it is known.
@@ -99,16 +105,17 @@ impl Reach {
         };
         let sources: Vec<&str> = self.heard_from.iter().map(|s| s.sentence()).collect();
         let sources = if sources.is_empty() { "nobody".to_owned() } else { sources.join(", ") };
+        let relayed = self.relayed.as_ref().map(|said| format!("; {said}")).unwrap_or_default();
         match self.step(has_address) {
-            Step::NotHeard => format!("known from {sources}, but nobody told where it is"),
+            Step::NotHeard => format!("known from {sources}, but nobody told where it is{relayed}"),
             Step::NotDialled => format!("heard of from {sources}, not dialled yet"),
             Step::Dialled => {
-                format!("{} (heard of from {sources})", dialled("").unwrap_or_default())
+                format!("{} (heard of from {sources}){relayed}", dialled("").unwrap_or_default())
             }
             Step::Lost => {
                 let lost = self.lost.as_deref().unwrap_or_default();
                 let again = dialled(" again").map(|again| format!("; {again}")).unwrap_or_default();
-                format!("connected, then lost: {lost}{again}")
+                format!("connected, then lost: {lost}{again}{relayed}")
             }
         }
     }

@@ -15,19 +15,23 @@ use octomesh_protocol::{
 };
 use tokio::time::Instant;
 
+use crate::net::Path;
+
 use super::{
-    reach::Source,
+    reach::{Source, Step},
     view::{Member, MemberState, MeshView, RemoteTool},
 };
 
+mod cards;
 mod hints;
-
 mod liveness;
 mod membership;
+mod relays;
 mod standing;
 mod statics;
 
 use membership::Gone;
+use relays::{Relaying, Reserved};
 use statics::StaticPeer;
 
 /// Members remembered: the design target is 1,000 nodes; a hostile member that tells of more is cut off here.
@@ -68,11 +72,25 @@ pub(crate) enum Input {
         certificate: Option<Arc<Certificate>>,
         address: Option<String>,
         outbound: bool,
+        /// Who carries the best session with it.
+        relay: Option<NodeId>,
     },
     Disconnected {
         node: NodeId,
         last: bool,
+        /// How the best session goes that is left.
+        path: Path,
         reason: String,
+    },
+    /// No circuit of `relay` to a member.
+    CircuitFailed {
+        node: NodeId,
+        relay: NodeId,
+        reason: String,
+    },
+    /// A member carries no circuits, or no more.
+    NotReserved {
+        relay: NodeId,
     },
     DialFailed {
         node: Option<NodeId>,
@@ -167,6 +185,15 @@ pub(crate) enum Effect {
     Try {
         address: String,
     },
+    /// Over a circuit of `relay`.
+    DialOver {
+        node: NodeId,
+        relay: NodeId,
+    },
+    /// Be reachable for circuits at these members.
+    Reserve {
+        relays: Vec<NodeId>,
+    },
     /// A configured peer is a host name.
     Resolve {
         name: String,
@@ -180,6 +207,10 @@ pub(crate) enum Effect {
         hashes: Vec<CardHash>,
     },
     Sync {
+        node: NodeId,
+    },
+    /// A member is down and its session still open.
+    HangUp {
         node: NodeId,
     },
     /// The list of members to dial after a restart changed.
@@ -208,6 +239,7 @@ struct Contact {
     next_sync: Option<Instant>,
     /// When it was last dialled because the network told of it.
     called_again: Option<Instant>,
+    relaying: Relaying,
 }
 
 /// The state. [`MembershipState::handle`] is its only entrance.
@@ -217,28 +249,34 @@ pub(crate) struct MembershipState {
     contacts: BTreeMap<NodeId, Contact>,
     statics: Vec<StaticPeer>,
     hints: hints::Hints,
+    /// Where this node waits for circuits.
+    reserved: Reserved,
     /// Never members again, whatever anybody tells.
-    revoked: BTreeSet<NodeId>,
+    revoked: BTreeMap<NodeId, String>,
     /// Members again only by a session of their own.
     gone: Gone,
-    cards: BTreeMap<CardHash, Arc<RemoteTool>>,
+    cards: cards::Cards,
+    /// When the last comparison began that nothing but time had asked for.
+    compared: Option<Instant>,
     version: u64,
 }
 
 impl Contact {
     /// A few addresses at a time, each dial beginning with another: all of a member's may take a second or two to fail.
-    fn to_dial(&self) -> Vec<String> {
+    fn to_dial(&self, dials: u32) -> Vec<String> {
         let addresses = &self.member.addresses;
-        let turn = usize::try_from(self.failures).unwrap_or(0) * ADDRESSES_PER_DIAL % addresses.len().max(1);
+        let turn = usize::try_from(dials).unwrap_or(0) * ADDRESSES_PER_DIAL % addresses.len().max(1);
         addresses.iter().cycle().skip(turn).take(addresses.len().min(ADDRESSES_PER_DIAL)).cloned().collect()
     }
 
     /// Somebody told of it: a member, or the address book.
-    fn told_by(&mut self, from: Option<NodeId>) {
+    fn told_by(&mut self, from: Option<NodeId>, has_address: bool) {
         let member = &mut self.member;
         member.reach.heard(if from.is_some() { Source::Member } else { Source::AddressBook });
-        if !member.connected && member.problem.is_none() {
-            member.problem = Some(member.reach.sentence(true));
+        let never_met = member.state == MemberState::Down && member.last_contact.is_none();
+        let waits = never_met && member.reach.step(true) == Step::NotDialled;
+        if !member.connected && (member.problem.is_none() || waits) {
+            member.problem = Some(member.reach.sentence(has_address || !member.addresses.is_empty()));
         }
     }
 }
@@ -255,9 +293,11 @@ impl MembershipState {
             contacts: BTreeMap::new(),
             statics: Vec::new(),
             hints: hints::Hints::default(),
-            revoked: BTreeSet::new(),
+            reserved: Reserved::default(),
+            revoked: BTreeMap::new(),
             gone: Gone::default(),
-            cards: BTreeMap::new(),
+            cards: cards::Cards::default(),
+            compared: None,
             version: 0,
         }
     }
@@ -273,6 +313,11 @@ impl MembershipState {
             gone: self.gone.nodes(),
             version: self.version,
         }
+    }
+
+    /// What this node told last of itself.
+    pub(crate) fn own_advert(&self) -> Option<&Advert> {
+        self.me.advert.as_deref()
     }
 
     /// The certificate that a node showed last.
@@ -294,7 +339,12 @@ impl MembershipState {
         let mut members: Vec<&Member> = certified.chain(waiting).map(|c| &c.member).collect();
         // Dialled in this order after a restart: those who were there lately come first.
         members.sort_by_key(|m| std::cmp::Reverse(m.last_seen));
-        told(members.into_iter(), MEMBERS)
+        let mut all = told(members.into_iter(), MEMBERS);
+        // Nobody dials them; their owner wants to know who it was.
+        let out = self.contacts.values().map(|c| &c.member).filter(|m| self.revoked.contains_key(&m.node));
+        let out = out.map(|m| MemberAddress { node: m.node, name: m.name.clone(), addresses: Vec::new() });
+        all.extend(out.take(MEMBERS.saturating_sub(all.len())));
+        all
     }
 
     /// One input at one moment. `wall` is the same moment for people.
@@ -302,24 +352,29 @@ impl MembershipState {
         self.version += 1;
         let mut effects = Vec::new();
         match input {
-            Input::Connected { node, name, role, grants, certificate, address, outbound } => {
+            Input::Connected { node, name, role, grants, certificate, address, outbound, relay } => {
                 let mut member = Member::new(node, name, role, grants);
-                member.certificate = certificate;
+                (member.certificate, member.relay) = (certificate, relay);
                 self.connected(member, address, outbound, now, wall, &mut effects);
             }
-            Input::Disconnected { node, last, reason } => {
-                if last {
-                    self.disconnected(node, &reason, now, &mut effects);
-                }
+            Input::Disconnected { node, last: true, reason, .. } => {
+                self.disconnected(node, &reason, now, &mut effects);
             }
+            Input::Disconnected { node, last: false, path, .. } => self.goes_on(node, path),
+            Input::CircuitFailed { node, relay, reason } => self.circuit_failed(node, relay, &reason),
+            Input::NotReserved { relay } => self.not_reserved(relay, now),
             Input::DialFailed { node, address, reason } => {
                 self.dial_failed(node, address.as_deref(), &reason, now)
             }
             Input::Rtt { node, rtt } => {
-                let revoked = self.revoked.contains(&node);
+                let revoked = self.revoked.contains_key(&node);
                 if let Some(contact) = self.contacts.get_mut(&node).filter(|_| !revoked) {
-                    // An exponential mean over about four pings: one slow ping must not move work.
-                    let mean = contact.member.rtt.map_or(rtt, |old| (old * 3 + rtt) / 4);
+                    // One slow ping must not move work. The first is often slow, though, since everybody joins at once; and the next
+                    // one comes half a minute later.
+                    let mean = contact.member.rtt.map_or(rtt, |old| match rtt < old {
+                        true => (old + rtt) / 2,
+                        false => (old * 3 + rtt) / 4,
+                    });
                     contact.member.rtt = Some(mean);
                     heard(&mut contact.member, now, wall);
                 }
@@ -369,10 +424,12 @@ impl MembershipState {
     ) {
         let node = fresh.node;
         self.gone.is_back(node);
-        if self.revoked.contains(&node) {
+        if self.revoked.contains_key(&node) {
             return;
         }
         self.back_among_others(node, now);
+        let direct = fresh.relay.is_none();
+        let outbound = outbound && direct;
         if outbound {
             // A dial of a configured address tells who lives there.
             for peer in self.statics.iter_mut().filter(|p| address.as_ref().is_some_and(|a| p.is_at(a))) {
@@ -389,14 +446,14 @@ impl MembershipState {
         let member = &mut contact.member;
         let was = member.state;
         let first = !member.connected;
-        (member.name, member.role, member.grants) = (fresh.name, fresh.role, fresh.grants);
-        member.certificate = fresh.certificate;
+        let relay = fresh.relay;
+        membership::shows(member, fresh);
         member.state = MemberState::Alive;
         member.connected = true;
         member.suite = Some(SUITE);
         member.problem = None;
         member.reach.connected();
-        if !outbound {
+        if !outbound && direct {
             member.reach.heard(Source::Session);
         }
         heard(member, now, wall);
@@ -409,7 +466,8 @@ impl MembershipState {
             }
             contact.reached = Some(address.clone());
         }
-        member.direct_address = address;
+        (member.direct_address, member.relay) = (address, relay);
+        contact.relaying.connected(direct, now);
         contact.failures = 0;
         contact.fetch_after = None;
         let newly = !std::mem::replace(&mut contact.certified, true);
@@ -428,15 +486,20 @@ impl MembershipState {
     }
 
     fn disconnected(&mut self, node: NodeId, reason: &str, now: Instant, effects: &mut Vec<Effect>) {
+        let yields = node < self.me.node;
         let Some(contact) = self.contacts.get_mut(&node) else { return };
         let member = &mut contact.member;
+        contact.relaying.ended(if yields { now + DIAL_YIELD } else { now });
         closed(member);
-        if member.state == MemberState::Alive {
-            member.state = MemberState::Suspect;
+        // That a node that was stopped has closed its sessions is no news.
+        if member.state != MemberState::Left {
             member.reach.lost(reason);
             member.problem = Some(member.reach.sentence(!member.addresses.is_empty()));
             contact.next_dial = now;
-            let name = contact.member.name.clone();
+        }
+        if member.state == MemberState::Alive {
+            member.state = MemberState::Suspect;
+            let name = member.name.clone();
             effects.push(Effect::Transition { node, name, to: MemberState::Suspect });
         }
         self.alone();
@@ -465,11 +528,15 @@ impl MembershipState {
             }
         }
         let Some(contact) = node.and_then(|n| self.contacts.get_mut(&n)) else { return };
+        // It is reached another way, and looked for directly when that is due.
+        if contact.member.connected {
+            return;
+        }
         contact.failures = contact.failures.saturating_add(1);
         contact.next_dial = now + backoff(contact.failures);
         contact.member.tried = true;
         // That nobody answers where a node was stopped is no news.
-        if !contact.member.connected && contact.member.state != MemberState::Left {
+        if contact.member.state != MemberState::Left {
             contact.member.reach.failed(address, reason);
             contact.member.problem = Some(contact.member.reach.sentence(true));
         }
@@ -488,7 +555,7 @@ impl MembershipState {
     ) {
         let node = advert.node;
         // Only certified members have a place; an advert of a stranger can't come over a session, but a member may pass one on.
-        if self.revoked.contains(&node) {
+        if self.revoked.contains_key(&node) {
             return;
         }
         let Some(contact) = self.contacts.get_mut(&node).filter(|c| c.certified) else { return };
@@ -503,92 +570,6 @@ impl MembershipState {
         self.fetch(node, now, effects);
     }
 
-    /// Asks for what the newest advert names and is not here: the manifest first, then the unknown cards.
-    fn fetch(&mut self, node: NodeId, now: Instant, effects: &mut Vec<Effect>) {
-        let Some(contact) = self.contacts.get_mut(&node) else { return };
-        let Some(wanted) = contact.member.advert.as_ref().map(|a| a.tool_set) else { return };
-        let current = contact.manifest.as_ref().filter(|(hash, _)| *hash == wanted);
-        if current.is_some() && contact.member.tools_complete {
-            return;
-        }
-        if current.is_none() {
-            contact.member.tools_complete = false;
-        }
-        if !contact.member.connected || contact.fetch_after.is_some_and(|after| now < after) {
-            return;
-        }
-        contact.fetch_after = Some(now + FETCH_RETRY);
-        match current {
-            None => effects.push(Effect::FetchManifest { node, hash: wanted }),
-            Some((_, manifest)) => {
-                let hashes: BTreeSet<CardHash> = manifest
-                    .entries()
-                    .iter()
-                    .map(|e| e.card)
-                    .filter(|hash| !self.cards.contains_key(hash))
-                    .take(limits::CARDS_PER_REPLY)
-                    .collect();
-                // All cards are here and one is not what the manifest says of it: asking again changes nothing.
-                if hashes.is_empty() {
-                    return;
-                }
-                effects.push(Effect::FetchCards { node, hashes: hashes.into_iter().collect() });
-            }
-        }
-    }
-
-    fn manifest(
-        &mut self,
-        node: NodeId,
-        hash: ToolSetHash,
-        manifest: Manifest,
-        now: Instant,
-        effects: &mut Vec<Effect>,
-    ) {
-        let Some(contact) = self.contacts.get_mut(&node) else { return };
-        contact.manifest = Some((hash, manifest));
-        contact.fetch_after = None;
-        self.forget_unused_cards();
-        self.assemble(node);
-        self.fetch(node, now, effects);
-    }
-
-    fn cards_came(&mut self, cards: Vec<Arc<RemoteTool>>, now: Instant, effects: &mut Vec<Effect>) {
-        let some = !cards.is_empty();
-        self.cards.extend(cards.into_iter().map(|card| (card.hash, card)));
-        let incomplete: Vec<NodeId> =
-            self.contacts.iter().filter(|(_, c)| !c.member.tools_complete).map(|(id, _)| *id).collect();
-        for node in incomplete {
-            self.assemble(node);
-            if let (true, Some(contact)) = (some, self.contacts.get_mut(&node)) {
-                contact.fetch_after = None;
-            }
-            self.fetch(node, now, effects);
-        }
-    }
-
-    /// Builds a member's tools from its manifest and the cards that are here.
-    fn assemble(&mut self, node: NodeId) {
-        let Some(contact) = self.contacts.get_mut(&node) else { return };
-        let Some((hash, manifest)) = &contact.manifest else { return };
-        let tools: BTreeMap<ToolName, Arc<RemoteTool>> = manifest
-            .entries()
-            .iter()
-            .filter_map(|e| self.cards.get(&e.card).filter(|c| c.card.name == e.name))
-            .map(|tool| (tool.card.name.clone(), Arc::clone(tool)))
-            .collect();
-        let current = contact.member.advert.as_ref().is_some_and(|a| a.tool_set == *hash);
-        contact.member.tools_complete = current && tools.len() == manifest.entries().len();
-        contact.member.tools = Arc::new(tools);
-    }
-
-    fn forget_unused_cards(&mut self) {
-        let manifests = self.contacts.values().filter_map(|c| c.manifest.as_ref());
-        let used: BTreeSet<CardHash> =
-            manifests.flat_map(|(_, m)| m.entries().iter().map(|e| e.card)).collect();
-        self.cards.retain(|hash, _| used.contains(hash));
-    }
-
     /// What a node tells of itself replaces what was known; what others tell of it fills up what is left.
     fn told(
         &mut self,
@@ -600,12 +581,18 @@ impl MembershipState {
         let mut news = false;
         for (rank, told) in members.into_iter().enumerate() {
             let of_itself = from == Some(told.node);
-            if self.revoked.contains(&told.node) || self.gone.contains(told.node, now) {
+            if self.revoked.contains_key(&told.node) {
+                if from.is_none() {
+                    self.revoked_before(told, now);
+                }
+                continue;
+            }
+            if self.gone.contains(told.node, now) {
                 continue;
             }
             let Some(contact) = self.contact(told.node, told.name, now) else { continue };
             contact.remembered |= from.is_none();
-            contact.told_by(from);
+            contact.told_by(from, !told.addresses.is_empty());
             if from.is_none() {
                 // In the order of the file, which has those first who were there lately.
                 let rank = Duration::from_millis(u64::try_from(rank).unwrap_or(0));
@@ -682,15 +669,11 @@ impl MembershipState {
                 });
             }
         }
-        for (id, contact) in &mut self.contacts {
-            let member = &mut contact.member;
-            if member.connected && contact.next_sync.is_some_and(|at| now >= at) {
-                contact.next_sync = Some(now + SYNC_EVERY);
-                effects.push(Effect::Sync { node: *id });
-            }
-        }
+        self.compare(now, effects);
+        self.hang_up(now, effects);
         dials += self.dial_hints(now, effects);
         self.dial_due(now, DIALS_PER_TICK.saturating_sub(dials), effects);
+        self.relays(now, effects);
         let connected: Vec<NodeId> = connected.into_iter().collect();
         for node in connected {
             self.fetch(node, now, effects);
@@ -703,14 +686,14 @@ impl MembershipState {
             .contacts
             .iter()
             .filter(|(_, c)| !c.member.connected && !c.member.addresses.is_empty() && now >= c.next_dial)
-            .filter(|(id, _)| !self.revoked.contains(id))
+            .filter(|(id, _)| !self.revoked.contains_key(id))
             .map(|(id, c)| (c.next_dial, *id))
             .collect();
         due.sort_unstable();
         for (_, node) in due.into_iter().take(most) {
             if let Some(contact) = self.contacts.get_mut(&node) {
                 contact.next_dial = now + backoff(contact.failures).max(DIAL_TAKES);
-                effects.push(Effect::Dial { node: Some(node), addresses: contact.to_dial() });
+                effects.push(Effect::Dial { node: Some(node), addresses: contact.to_dial(contact.failures) });
             }
         }
     }
@@ -746,6 +729,7 @@ impl MembershipState {
                 fetch_after: None,
                 next_sync: None,
                 called_again: None,
+                relaying: Relaying::new(first_dial),
             }
         }))
     }
@@ -764,7 +748,7 @@ fn told<'a>(members: impl Iterator<Item = &'a Member>, most: usize) -> Vec<Membe
 fn closed(member: &mut Member) {
     member.connected = false;
     member.suite = None;
-    member.direct_address = None;
+    (member.direct_address, member.relay) = (None, None);
     member.rtt = None;
 }
 

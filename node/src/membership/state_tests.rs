@@ -36,6 +36,7 @@ impl Mesh {
 
     fn connect(&mut self, byte: u8) -> Vec<Effect> {
         self.give(Input::Connected {
+            relay: None,
             node: id(byte),
             name: name(&format!("n{byte}")),
             role: Role::Worker,
@@ -184,9 +185,14 @@ fn a_closed_session_is_suspect_at_once_and_down_later() {
     assert!(effects.contains(&Effect::Sync { node: id(9) }));
     assert!(effects.contains(&Effect::Persist));
     assert_eq!(mesh.member(9).state, MemberState::Alive);
-    mesh.give(Input::Disconnected { node: id(9), last: false, reason: "surplus".into() });
+    mesh.give(Input::Disconnected {
+        node: id(9),
+        last: false,
+        path: Path::default(),
+        reason: "surplus".into(),
+    });
     assert_eq!(mesh.member(9).state, MemberState::Alive, "another session is open");
-    mesh.give(Input::Disconnected { node: id(9), last: true, reason: "reset".into() });
+    mesh.give(Input::Disconnected { node: id(9), last: true, path: Path::default(), reason: "reset".into() });
     assert_eq!(mesh.member(9).state, MemberState::Suspect);
     assert_eq!(dials(&mesh.later(0)), [id(9)], "dialled at once");
     mesh.later(60_000);
@@ -288,6 +294,7 @@ fn the_address_book_grows_by_hearsay_and_loses_nobody_who_is_away() {
         certificate: None,
         address: Some("192.0.2.8:50000".into()),
         outbound: false,
+        relay: None,
     });
     assert_eq!(book(&mesh), [id(9), id(3)]);
     assert_eq!(mesh.told(8), [Effect::Persist]);
@@ -334,7 +341,7 @@ fn rumours_do_not_lock_members_out_and_are_forgotten() {
     }
     assert_eq!(mesh.state.view().members.len(), 2);
     for _ in 0..200 {
-        mesh.give(Input::Disconnected { node: id(9), last: true, reason: "x".into() });
+        mesh.give(Input::Disconnected { node: id(9), last: true, path: Path::default(), reason: "x".into() });
         mesh.give(Input::DialFailed { node: Some(id(9)), address: None, reason: "x".into() });
     }
     assert_eq!(mesh.state.view().members.len(), 2, "a member that was seen is never forgotten");
@@ -351,6 +358,7 @@ fn certified_members_are_not_put_out_by_others() {
         certificate: None,
         address: None,
         outbound: false,
+        relay: None,
     };
     for n in 0..1100 {
         mesh.give(connected(n));
@@ -381,6 +389,7 @@ fn what_others_tell_does_not_crowd_out_what_a_member_says_of_itself() {
         certificate: None,
         address: Some("198.51.100.77:9400".into()),
         outbound: true,
+        relay: None,
     });
     assert_eq!(mesh.member(9).addresses[0], "198.51.100.77:9400");
     assert_eq!(mesh.member(9).addresses.len(), limits::MEMBER_ADDRESSES);
@@ -398,7 +407,12 @@ fn whoever_lives_at_a_configured_address_now_is_found() {
     };
     assert_eq!(dialled(&mesh.later(0)), Some(None));
     mesh.connect(9);
-    mesh.give(Input::Disconnected { node: id(9), last: true, reason: "reinstalled".into() });
+    mesh.give(Input::Disconnected {
+        node: id(9),
+        last: true,
+        path: Path::default(),
+        reason: "reinstalled".into(),
+    });
     let first = mesh.later(40_000);
     assert!(dialled(&first).is_some());
     // The other node that answers there is not the one that was asked for: no address comes with that failure.
@@ -441,7 +455,7 @@ proptest::proptest! {
         for (what, who, ms) in script {
             match what {
                 0 => drop(mesh.connect(who)),
-                1 => drop(mesh.give(Input::Disconnected { node: id(who), last: true, reason: "x".into() })),
+                1 => drop(mesh.give(Input::Disconnected { node: id(who), last: true, path: Path::default(), reason: "x".into() })),
                 2 => drop(mesh.give(Input::Advert { advert: advert(who, 1, ms, &tools), direct: false })),
                 3 => drop(mesh.told(who)),
                 4 => drop(mesh.give(Input::DialFailed { node: Some(id(who)), address: None, reason: "x".into() })),
@@ -476,3 +490,6 @@ fn a_configured_host_name_is_resolved_dialled_and_known_by_its_addresses() {
 
 #[path = "state_tests/standing.rs"]
 mod standing;
+
+#[path = "state_tests/silence.rs"]
+mod silence;

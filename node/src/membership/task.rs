@@ -1,7 +1,6 @@
 //! Drives [`MembershipState`]: network events and this node's own load in, fetches and adverts out, a snapshot for everybody.
 use std::{
     collections::BTreeMap,
-    path::PathBuf,
     sync::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicUsize, Ordering},
@@ -30,7 +29,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     catching::Catching,
-    exchange, peers,
+    exchange,
+    peers::{self, AddressBook},
     renewals::Renewals,
     state::{Effect, Input, MembershipState},
     swim::{self, SwimPort, Told},
@@ -48,7 +48,8 @@ use crate::{
 const TICK: Duration = Duration::from_millis(500);
 /// A name server that does not answer is asked again later.
 const RESOLVE: Duration = Duration::from_secs(5);
-const ADVERT_EVERY: Duration = Duration::from_secs(10);
+/// An advert without news: a second for each member, so that in a mesh of any size each node passes on about one a second.
+const ADVERT_EVERY: std::ops::RangeInclusive<u64> = 10..=90;
 /// Other programs asked for their protocols at once: each follows a failed dial, and those are rare for one address.
 const VERSIONS_ASKED: usize = 4;
 /// A changed load is told at most this often.
@@ -66,7 +67,7 @@ pub(crate) struct Membership {
     /// This node's addresses as the machine has them, and who is heard on its networks.
     pub(crate) discovery: (watch::Receiver<Option<Vec<String>>>, mpsc::Receiver<Hint>),
     pub(crate) static_peers: Vec<String>,
-    pub(crate) peers_file: PathBuf,
+    pub(crate) address_book: AddressBook,
     pub(crate) net: NetHandle,
     pub(crate) swim: SwimPort,
     pub(crate) trust: TrustHandle,
@@ -167,7 +168,7 @@ impl Membership {
         task.trust_changed();
         task.take_tools();
         task.tell(false);
-        let known = peers::read(&task.facts.peers_file);
+        let known = task.facts.address_book.read();
         task.input(Input::Members { from: None, members: known });
         let addresses = std::mem::take(&mut task.facts.static_peers);
         task.input(Input::Static { addresses });
@@ -228,7 +229,7 @@ impl Task {
                 _ = tick.tick() => {
                     self.input(Input::Tick);
                     self.end_expired();
-                    if self.told_at.is_none_or(|at| at.elapsed() >= ADVERT_EVERY) {
+                    if self.told_at.is_none_or(|at| at.elapsed() >= self.advert_every()) {
                         self.tell(true);
                     }
                 }
@@ -281,6 +282,8 @@ impl Task {
     fn effect(&mut self, effect: Effect) {
         match effect {
             Effect::Dial { node, addresses } => self.dialled(self.facts.net.dial(node, addresses)),
+            Effect::DialOver { node, relay } => self.dialled(self.facts.net.dial_over(node, relay)),
+            Effect::Reserve { relays } => self.dialled(self.facts.net.reserve(relays)),
             Effect::Try { address } => self.dialled(self.facts.net.try_address(address)),
             Effect::Resolve { name } => self.fetches.push(Box::pin(resolve(name))),
             Effect::FetchManifest { node, hash } => {
@@ -315,9 +318,15 @@ impl Task {
                 let (net, trust) = (self.facts.net.clone(), self.facts.trust.clone());
                 self.fetches.push(Box::pin(exchange::compare(net, trust, node, sync)));
             }
+            Effect::HangUp { node } => {
+                if !self.facts.net.silent(node) {
+                    // The next tick asks again.
+                    self.facts.metrics.dropped.with_label_values(&["net_commands"]).inc();
+                }
+            }
             Effect::Persist => {
                 let members = self.state.remembered();
-                let path = self.facts.peers_file.clone();
+                let Some(path) = self.facts.address_book.write_or_path(&members) else { return };
                 self.persists += 1;
                 let (turn, newest) = (self.persists, Arc::clone(&self.persisted));
                 self.fetches.push(Box::pin(async move {
@@ -364,7 +373,7 @@ impl Task {
                     self.tell(false);
                 }
             }
-            NetEvent::Connected { node, certificate, address, outbound } => {
+            NetEvent::Connected { node, certificate, address, outbound, relay } => {
                 self.facts.trust.welcomed(node);
                 let certificate = Arc::new(*certificate);
                 self.input(Input::Connected {
@@ -375,14 +384,15 @@ impl Task {
                     certificate: Some(certificate),
                     address,
                     outbound,
+                    relay,
                 });
                 if !self.facts.trust.now().is_revoked(node) {
                     self.swim(swim::Input::Connected { node });
                 }
             }
-            NetEvent::Disconnected { node, last, reason, revoked } => {
+            NetEvent::Disconnected { node, last, path, reason, revoked } => {
                 self.told_revoked(revoked.then_some(node));
-                self.input(Input::Disconnected { node, last, reason });
+                self.input(Input::Disconnected { node, last, path, reason });
                 if last {
                     self.swim(swim::Input::Closed { node });
                 }
@@ -394,9 +404,19 @@ impl Task {
                     self.ask_version(node, address);
                 }
                 self.input(Input::DialFailed { node, address, reason });
-                if let Some(node) = node {
+                // One that is reached over a relay is not gone because its port is closed.
+                let away = |node: &NodeId| !self.view.borrow().get(*node).is_some_and(|m| m.connected);
+                if let Some(node) = node.filter(away) {
                     self.swim(swim::Input::DialFailed { node, refused });
                 }
+            }
+            NetEvent::CircuitFailed { node, relay, reason, revoked } => {
+                self.told_revoked(revoked.then_some(node));
+                self.input(Input::CircuitFailed { node, relay, reason });
+            }
+            NetEvent::NotReserved { relay, reason } => {
+                tracing::info!(relay = relay.short(), reason, "a member carries no circuits for this node");
+                self.input(Input::NotReserved { relay });
             }
             NetEvent::Refused { address, reason } => {
                 tracing::info!(address, reason, "refused a connection");
@@ -449,6 +469,7 @@ impl Task {
             running: advert.load.running,
             queued: advert.load.queued,
             draining: advert.load.draining,
+            ready: advert.load.ready,
             tool_set: advert.tool_set.to_string(),
         });
     }
@@ -489,6 +510,14 @@ impl Task {
             Some((e.name.clone(), Arc::new(RemoteTool { card: Arc::clone(&entry.card), hash: entry.hash })))
         });
         self.own_tools = Arc::new(tools.collect());
+    }
+
+    fn advert_every(&self) -> Duration {
+        let members = u64::try_from(self.view.borrow().members.len()).unwrap_or(u64::MAX);
+        // What a driver says of its memory is believed for a minute only.
+        let measured = self.state.own_advert().is_some_and(|a| a.gpus.iter().any(|gpu| !gpu.declared));
+        let (least, most) = ADVERT_EVERY.into_inner();
+        Duration::from_secs(if measured { least } else { members.clamp(least, most) })
     }
 
     fn load_changed(&mut self) {

@@ -12,6 +12,7 @@ use octomesh_protocol::{
     id::{CardHash, NodeId, NodeName, ToolName},
     trust::{Certificate, Grants, Role},
 };
+use octomesh_tools::names::ModelNames;
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
@@ -80,8 +81,10 @@ pub struct Member {
     pub state: MemberState,
     /// Where it can be dialled, `IP:PORT`.
     pub addresses: Vec<String>,
-    /// Remote address of the open connection.
+    /// Remote address of the open connection; absent over a relay.
     pub direct_address: Option<String>,
+    /// The member over which the session goes, when neither side can dial the other.
+    pub relay: Option<NodeId>,
     /// The newest advert.
     pub advert: Option<Arc<Advert>>,
     /// When that advert came.
@@ -125,6 +128,7 @@ impl Member {
             state: MemberState::Down,
             addresses: Vec::new(),
             direct_address: None,
+            relay: None,
             advert: None,
             advert_at: None,
             last_contact: None,
@@ -169,14 +173,33 @@ pub enum ResolveError {
     /// No member has that name, id or prefix.
     #[error("no node {0:?} in this mesh")]
     UnknownNode(String),
-    /// A prefix, or the name, of several members.
+    /// A prefix, or the end of an id, of several members.
     #[error("{text:?} could be {}", names.join(" or "))]
     AmbiguousNode {
         /// What was asked for.
         text: String,
-        /// Names of the members that it fits, or their ids when they have one name; at most 8.
+        /// What the members that it fits are called; at most 8.
         names: Vec<String>,
     },
+}
+
+/// Between a name that several members have and the end of an id. No name has it.
+const TWIN: char = '~';
+/// Characters of an id's end that name its node: among a thousand nodes four are rarely those of two.
+const SHORTEST_END: usize = 4;
+
+/// Members stand before those that were only told, and those before members that have left.
+fn rank(member: &Member) -> u8 {
+    match member.state {
+        MemberState::Left => 2,
+        _ if member.state.is_present() || member.known || member.last_seen.is_some() => 0,
+        _ => 1,
+    }
+}
+
+fn tail(node: NodeId) -> String {
+    let id = node.short();
+    id.get(id.len().saturating_sub(SHORTEST_END)..).unwrap_or_default().to_owned()
 }
 
 /// Names shown for an ambiguous prefix: a mesh of a thousand nodes still gives a readable message.
@@ -228,33 +251,34 @@ impl MeshView {
         self.members.get(&node)
     }
 
-    /// The member with that name; none when several have it (see [`MeshView::named`]).
+    /// The member with that name. Issuers keep names unique, but two of them can't see each other's work at once: of several members
+    /// that of the least id has it, for every node and at all times, and the others are called as [`MeshView::shown`] says. A member
+    /// stands before one that was only told, and that before one that has left.
     #[must_use]
     pub fn by_name(&self, name: &str) -> Option<&Arc<Member>> {
-        self.named(name).ok().flatten()
+        let named = self.members.values().filter(|m| m.name.as_str() == name);
+        named.min_by_key(|m| (rank(m), m.node))
     }
 
-    /// The member with that name. Issuers keep names unique, but two of them can't see each other's work at once. A member stands
-    /// before one that was only told, and that before one that has left.
-    ///
-    /// # Errors
-    /// [`ResolveError::AmbiguousNode`] with their ids when several members have it, whether they answer or not.
-    pub fn named(&self, name: &str) -> Result<Option<&Arc<Member>>, ResolveError> {
-        let rank = |m: &Member| match m.state {
-            MemberState::Left => 2,
-            _ if m.state.is_present() || m.known || m.last_seen.is_some() => 0,
-            _ => 1,
-        };
-        let named = || self.members.values().filter(|m| m.name.as_str() == name);
-        let Some(best) = named().map(|m| rank(m)).min() else { return Ok(None) };
-        let found: Vec<_> = named().filter(|m| rank(m) == best).take(AMBIGUOUS_SHOWN).collect();
-        match found.as_slice() {
-            [one] => Ok(Some(*one)),
-            several => Err(ResolveError::AmbiguousNode {
-                text: name.chars().take(80).collect(),
-                names: several.iter().map(|m| m.node.to_string()).collect(),
-            }),
+    /// What a member is called here: its name, or with a part of its id when another one has that name.
+    #[must_use]
+    pub fn shown(&self, member: &Member) -> String {
+        match self.by_name(member.name.as_str()) {
+            Some(first) if first.node != member.node && member.state != MemberState::Left => {
+                format!("{}{TWIN}{}", member.name, tail(member.node))
+            }
+            _ => member.name.to_string(),
         }
+    }
+
+    /// Names that several members have, with those members, the one that is called by it first.
+    #[must_use]
+    pub fn twins(&self) -> Vec<Vec<&Arc<Member>>> {
+        let mut by_name: BTreeMap<&NodeName, Vec<&Arc<Member>>> = BTreeMap::new();
+        for member in self.members.values().filter(|m| rank(m) == 0) {
+            by_name.entry(&member.name).or_default().push(member);
+        }
+        by_name.into_values().filter(|members| members.len() > 1).collect()
     }
 
     /// Whether this node can know if `caller` was revoked while it was away: it has exchanged revocations with another member; or with
@@ -274,7 +298,8 @@ impl MeshView {
         self.members.values().filter(|m| m.state == MemberState::Alive)
     }
 
-    /// The member that `text` names: its name, its id, or a prefix of either that fits only one.
+    /// The member that `text` names: its name, its id, a prefix of either, or the end of its id, as lists and logs shorten it; each but
+    /// a whole name must fit only one. A name that several members have may be followed by `~` and the end of an id.
     ///
     /// # Errors
     /// [`ResolveError`].
@@ -283,18 +308,24 @@ impl MeshView {
         if text.is_empty() {
             return Err(unknown());
         }
-        if let Some(member) = self.named(text)? {
+        if let Some(member) = self.by_name(text) {
             return Ok(member);
         }
-        let fits =
-            |m: &&Arc<Member>| m.name.as_str().starts_with(text) || m.node.to_string().starts_with(text);
+        let fits = |m: &&Arc<Member>| {
+            let id = m.node.to_string();
+            let twin = text.split_once(TWIN).is_some_and(|(name, end)| {
+                m.name.as_str() == name && end.len() >= SHORTEST_END && id.ends_with(end)
+            });
+            let end = text.len() >= SHORTEST_END && id.ends_with(text);
+            twin || end || m.name.as_str().starts_with(text) || id.starts_with(text)
+        };
         let mut found = self.members.values().filter(fits);
         let first = found.next().ok_or_else(unknown)?;
-        let mut names: Vec<String> = found.map(|m| m.name.to_string()).take(AMBIGUOUS_SHOWN - 1).collect();
+        let mut names: Vec<String> = found.map(|m| self.shown(m)).take(AMBIGUOUS_SHOWN - 1).collect();
         if names.is_empty() {
             return Ok(first);
         }
-        names.insert(0, first.name.to_string());
+        names.insert(0, self.shown(first));
         Err(ResolveError::AmbiguousNode { text: text.chars().take(80).collect(), names })
     }
 }
@@ -339,6 +370,16 @@ impl CatalogueView {
             variants.sort_by(|a, b| b.nodes.len().cmp(&a.nodes.len()).then(a.hash.cmp(&b.hash)));
         }
         Self { tools }
+    }
+
+    /// What models call each of them.
+    #[must_use]
+    pub fn model_names(&self) -> ModelNames {
+        let all = self
+            .tools
+            .iter()
+            .flat_map(|(name, variants)| variants.iter().map(move |v| (name.as_str(), v.hash)));
+        ModelNames::new(all)
     }
 
     /// The variants of a name; empty when no node has it.
@@ -433,28 +474,33 @@ mod tests {
         assert_eq!(view.by_name("tower").unwrap().node, NodeId::from_bytes([2; 32]), "down, but real");
     }
 
+    /// Two issuers gave it at one moment. Whatever state the two are in, it means the same one, and each can be named.
     #[test]
-    fn one_name_of_two_members_is_ambiguous() {
+    fn one_name_of_two_members_is_of_one_of_them() {
         let mut view = view();
         let (first, second) = (NodeId::from_bytes([2; 32]), NodeId::from_bytes([7; 32]));
         let mut twin = member(7, "tower", &[]);
+        assert_eq!(view.twins(), [] as [Vec<&Arc<Member>>; 0]);
         for (state, known) in
             [(MemberState::Alive, false), (MemberState::Suspect, true), (MemberState::Down, true)]
         {
             (twin.state, twin.known) = (state, known);
             view.members.insert(second, Arc::new(twin.clone()));
-            let error = view.resolve("tower").unwrap_err();
-            assert!(
-                matches!(&error, ResolveError::AmbiguousNode { names, .. }
-                if *names == [first.to_string(), second.to_string()]),
-                "{error}"
-            );
-            assert!(view.by_name("tower").is_none());
-            assert_eq!(view.resolve(&second.to_string()).unwrap().node, second);
+            assert_eq!(view.resolve("tower").unwrap().node, first);
+            let shown = view.shown(&twin);
+            assert!(shown.starts_with("tower~") && shown.len() == "tower~".len() + SHORTEST_END, "{shown}");
+            assert_eq!(view.shown(view.get(first).unwrap()), "tower");
+            for text in [&shown, &second.to_string(), &second.short()] {
+                assert_eq!(view.resolve(text).unwrap().node, second, "{text}");
+            }
+            assert_eq!(view.twins().len(), 1);
+            assert_eq!(view.twins()[0].iter().map(|m| m.node).collect::<Vec<_>>(), [first, second]);
+            assert!(view.resolve("tower~").is_err() && view.resolve("attic~0000").is_err());
         }
         (twin.state, twin.last_seen) = (MemberState::Left, Some(SystemTime::UNIX_EPOCH));
-        view.members.insert(second, Arc::new(twin));
+        view.members.insert(second, Arc::new(twin.clone()));
         assert_eq!(view.resolve("tower").unwrap().node, first, "the other has left");
+        assert_eq!((view.shown(&twin).as_str(), view.twins().len()), ("tower", 0));
     }
 
     #[test]

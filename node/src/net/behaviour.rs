@@ -2,8 +2,10 @@
 use std::time::Duration;
 
 use libp2p::{
-    StreamProtocol, connection_limits, gossipsub, identity::Keypair, ping, request_response,
-    swarm::NetworkBehaviour,
+    PeerId, StreamProtocol, connection_limits, gossipsub,
+    identity::Keypair,
+    ping, relay, request_response,
+    swarm::{NetworkBehaviour, behaviour::toggle::Toggle},
 };
 use octomesh_protocol::{
     advert::{CardsReply, CardsRequest},
@@ -11,9 +13,11 @@ use octomesh_protocol::{
 };
 
 use super::{
+    circuit,
     codec::WireCodec,
     inbound::Inbound,
-    secure::{Admission, Places},
+    outbound::Outbound,
+    secure::{Admission, Gate},
 };
 
 pub(super) const STEP_PROTOCOL: StreamProtocol = StreamProtocol::new("/octomesh/step/1");
@@ -24,14 +28,15 @@ const SYNC_PROTOCOL: StreamProtocol = StreamProtocol::new("/octomesh/sync/1");
 pub(super) const ADVERT_TOPIC: &str = "octomesh/advert/1";
 
 /// Two, because two nodes that dial each other at the same moment end with one connection each way, and a limit of one makes
-/// them close different ones.
-const CONNECTIONS_PER_NODE: u32 = 2;
-/// What the dials of two seconds need, [`CONNECT_TIMEOUT`](super::transport), when hundreds of addresses are dead.
+/// them close different ones. Twice that, because they may come upon each other directly while they have circuits.
+const CONNECTIONS_PER_NODE: u32 = 4;
+/// What the dials of two seconds need, `CONNECT_TIMEOUT` of [`zone`](super::zone), when hundreds of addresses are dead.
 const PENDING_OUTBOUND: u32 = 448;
 /// Up to 64 nodes keep a full mesh; twice that leaves room for simultaneous dials.
 const ESTABLISHED: u32 = 256;
-/// Pings double as the measurement of the round trip and as the detector of a dead connection.
-const PING_EVERY: Duration = Duration::from_secs(2);
+/// Pings measure the round trip. Who is dead is found out by SWIM, and which connection is, by the kernel; a ping every 2 s on each of
+/// 63 sessions cost more than everything else that an idle node of a large mesh says.
+const PING_EVERY: Duration = Duration::from_secs(40);
 const PING_TIMEOUT: Duration = Duration::from_secs(5);
 /// Card and sync exchanges are answered from memory.
 const EXCHANGE_TIMEOUT: Duration = Duration::from_secs(5);
@@ -53,27 +58,38 @@ pub(super) struct Behaviour {
     pub(super) sync: request_response::Behaviour<SyncCodec>,
     pub(super) ping: ping::Behaviour,
     /// Opens step streams and membership streams.
-    pub(super) step: libp2p_stream::Behaviour,
+    pub(super) step: Outbound,
     /// Takes those of others.
     pub(super) inbound: Inbound,
     /// And membership streams.
     pub(super) swim: Inbound,
+    /// Carries circuits of others.
+    pub(super) carrier: relay::Behaviour,
+    /// Goes over circuits of others; absent where the transport has none.
+    pub(super) circuits: Toggle<relay::client::Behaviour>,
+}
+
+/// What is made outside of [`Behaviour`] and belongs to it.
+pub(super) struct Parts {
+    pub(super) outbound: Outbound,
+    pub(super) inbound: Inbound,
+    pub(super) swim: Inbound,
+    pub(super) gate: Gate,
+    pub(super) circuits: Option<relay::client::Behaviour>,
+    /// Whether circuits of others are carried.
+    pub(super) relay: bool,
 }
 
 impl Behaviour {
     /// # Errors
     /// A sentence from gossipsub when its configuration contradicts itself: a bug of ours.
-    pub(super) fn new(
-        keypair: &Keypair,
-        inbound: Inbound,
-        swim: Inbound,
-        places: Places,
-    ) -> Result<Self, String> {
+    pub(super) fn new(keypair: &Keypair, parts: Parts) -> Result<Self, String> {
+        let Parts { outbound, inbound, swim, gate, circuits, relay } = parts;
         let exchange = request_response::Config::default()
             .with_request_timeout(EXCHANGE_TIMEOUT)
             .with_max_concurrent_streams(EXCHANGES);
         Ok(Self {
-            admission: Admission::new(places),
+            admission: Admission(gate),
             limits: connection_limits::Behaviour::new(
                 connection_limits::ConnectionLimits::default()
                     .with_max_pending_outgoing(Some(PENDING_OUTBOUND))
@@ -92,26 +108,47 @@ impl Behaviour {
             ping: ping::Behaviour::new(
                 ping::Config::new().with_interval(PING_EVERY).with_timeout(PING_TIMEOUT),
             ),
-            step: libp2p_stream::Behaviour::new(),
+            step: outbound,
             inbound,
             swim,
+            carrier: circuit::carrier(PeerId::from(keypair.public()), relay),
+            circuits: circuits.into(),
         })
     }
 }
 
+/// The half of the origin's key that is no common prefix, and its number: 24 bytes, where the default is 70 and more. Lists of these
+/// go out every [`HEARTBEAT`].
+fn message_id(message: &gossipsub::Message) -> gossipsub::MessageId {
+    let source = message.source.map(PeerId::to_bytes).unwrap_or_default();
+    let number = message.sequence_number.unwrap_or_default().to_be_bytes();
+    let tail = source.get(source.len().saturating_sub(16)..).unwrap_or_default();
+    gossipsub::MessageId::new(&[tail, &number].concat())
+}
+
+/// How soon a neighbour that is lost is replaced, and how often lists of messages go out.
+const HEARTBEAT: Duration = Duration::from_millis(700);
+
 /// A small, fast mesh: the defaults of gossipsub are made for thousands of nodes and wait five seconds before the first
-/// message. Adverts are signed by their origin and at most 1 KiB; the frame around one is under 200 bytes.
+/// message. Adverts are signed by their origin and at most 1 KiB; the frame around one is under 200 bytes. Each is passed on to two or
+/// three neighbours; lists of what there was lately go to two more and not, as is the default, to a quarter of all. What is lost all
+/// the same comes with the next advert or comparison.
 fn gossip(keypair: &Keypair) -> Result<gossipsub::Behaviour, String> {
     let config = gossipsub::ConfigBuilder::default()
         .mesh_outbound_min(1)
         .mesh_n_low(2)
-        .mesh_n(4)
-        .mesh_n_high(8)
-        .gossip_lazy(3)
+        .mesh_n(3)
+        .mesh_n_high(6)
+        .gossip_lazy(2)
+        .gossip_factor(0.0)
+        .history_gossip(2)
+        .message_id_fn(message_id)
         .heartbeat_initial_delay(Duration::from_millis(200))
-        .heartbeat_interval(Duration::from_millis(700))
+        .heartbeat_interval(HEARTBEAT)
         .max_transmit_size(limits::ADVERT_BYTES + 512)
         .validation_mode(gossipsub::ValidationMode::Strict)
+        // The driver says what goes on to others.
+        .validate_messages()
         .build()
         .map_err(|e| e.to_string())?;
     let mut behaviour =

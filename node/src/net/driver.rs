@@ -1,6 +1,6 @@
 //! The one task that owns the swarm. It translates: commands in, events out; it decides nothing about membership.
 use std::{
-    collections::{BTreeSet, HashMap, VecDeque},
+    collections::{BTreeSet, HashMap},
     num::NonZeroU8,
     sync::{Arc, atomic::Ordering},
     time::Duration,
@@ -8,18 +8,17 @@ use std::{
 
 use futures::{StreamExt, future::BoxFuture, stream::FuturesUnordered};
 use libp2p::{
-    PeerId, Swarm, gossipsub,
+    PeerId, Swarm,
+    gossipsub::{self, MessageAcceptance},
     identity::Keypair,
     request_response,
-    swarm::{
-        ConnectionId, DialError, SwarmEvent,
-        dial_opts::{DialOpts, PeerCondition},
-    },
+    swarm::{ConnectionId, DialError, SwarmEvent, dial_opts::DialOpts},
 };
 use octomesh_protocol::{
     advert::CardsReply, id::NodeId, session::record::CloseReason, sync::SyncRequest, trust::Issuer,
 };
 use tokio::{
+    runtime::Handle,
     sync::{mpsc, oneshot, watch},
     time::Instant,
 };
@@ -27,25 +26,33 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     address,
-    behaviour::{ADVERT_TOPIC, Behaviour, BehaviourEvent, STEP_PROTOCOL, SWIM_PROTOCOL},
-    event::{NetEvent, SessionReport},
+    behaviour::{ADVERT_TOPIC, Behaviour, BehaviourEvent, Parts, STEP_PROTOCOL, SWIM_PROTOCOL},
+    circuit,
+    doorkeeper::Book,
+    event::{NetEvent, Path, SessionReport},
     handle::{NetCommand, NetError, NetHandle, node_id, peer_id},
     inbound::Inbound,
+    outbound::{Open, Outbound},
     refusal::{self, Refusals},
-    secure::{Cause, Diagnosis, Farewell, Lookout, Occupants, Offer, Places, Probe, Security, SessionOpened},
+    secure::{Cause, Diagnosis, Farewell, Gate, Lookout, Occupants, Probe, Security, SessionOpened, VOID},
     stream::StepListener,
     swim::{self, SwimLink, SwimTraffic},
     transport::{self, TransportKind},
 };
 use crate::{
+    app::supervise::Supervisor,
     metrics::NetMetrics,
     trust::{Trust, TrustReader},
 };
 
+mod circuits;
 mod ending;
+mod met;
 mod refused;
 
+use circuits::Circuits;
 use ending::Probing;
+use met::Met;
 
 /// Commands waiting for the driver: a burst of card fetches after a join of many nodes.
 const COMMAND_QUEUE: usize = 256;
@@ -60,8 +67,6 @@ pub(crate) const OPENED_QUEUE: usize = 512;
 const TELL: Duration = Duration::from_millis(500);
 /// Questions of handshakes whether an identity is in use; each is of a member, and asked anew at its next try.
 const PROBE_QUEUE: usize = 64;
-/// What strangers offered, until their refusal comes a moment later.
-const OFFER_QUEUE: usize = 64;
 /// Failed pings in a row after which a connection counts as dead.
 const PING_FAILURES: u8 = 2;
 
@@ -73,10 +78,14 @@ pub(crate) struct NetConfig {
     pub(crate) security: Security,
     /// Test transport: the same handshake, then records in the clear. Only where the feature `testing` is on.
     pub(crate) plaintext: bool,
+    /// Whether circuits of other members are carried.
+    pub(crate) relay: bool,
     /// The other end of the security's channel.
     pub(crate) opened: mpsc::Receiver<SessionOpened>,
     /// `IP:PORT` to listen on.
     pub(crate) listen: Vec<String>,
+    /// Owns the doorkeeper, which must run before there is a listener.
+    pub(crate) tasks: Supervisor,
     pub(crate) metrics: NetMetrics,
     /// Messages dropped, by queue.
     pub(crate) dropped: prometheus::IntCounterVec,
@@ -109,38 +118,51 @@ pub(crate) enum StartError {
     Setup(String),
 }
 
-/// Binds the listeners and builds the swarm; [`Driver::run`] then drives it.
+/// Binds the listeners, starts the doorkeeper and builds the swarm; [`Driver::run`] then drives it.
 pub(crate) async fn start(config: NetConfig) -> Result<Network, StartError> {
     let trust = config.security.trust();
     let keypair = Keypair::ed25519_from_bytes(*config.seed).map_err(|e| StartError::Setup(e.to_string()))?;
     let local = PeerId::from(keypair.public());
-    let (inbound, steps) = Inbound::new(STEP_PROTOCOL);
-    let (swim_inbound, swim_streams) = Inbound::new(SWIM_PROTOCOL);
-    let places = Places::default();
-    let behaviour =
-        Behaviour::new(&keypair, inbound, swim_inbound, places.clone()).map_err(StartError::Setup)?;
+    let open = Open::default();
+    let outbound = Outbound::new(STEP_PROTOCOL, open.clone());
+    let (inbound, steps) = Inbound::new(STEP_PROTOCOL, Some(open.clone()));
+    let (swim_inbound, swim_streams) = Inbound::new(SWIM_PROTOCOL, None);
+    let gate = Gate::new();
     let (occupants, known) = watch::channel(Arc::default());
     let (probes_out, probes) = mpsc::channel(PROBE_QUEUE);
     config.security.config().look_out(Lookout { occupants: known, probes: probes_out });
-    let (offers_out, offers) = mpsc::channel(OFFER_QUEUE);
     let (refusals, refused) = Refusals::new();
+    let (outbox, events) = mpsc::channel(EVENT_QUEUE);
+    let book = Book { metrics: config.metrics.clone(), refusals: refusals.clone(), events: outbox.clone() };
+    let control = outbound.opener();
+    let (security, plain) = (config.security, config.plaintext);
+    let door = (gate.clone(), book);
+    let (transport, doorkeeper, circuits) =
+        transport::build(config.transport, security, plain, door, Handle::current(), local);
+    doorkeeper.start(&config.tasks).await.map_err(|e| StartError::Setup(format!("doorkeeper: {e}")))?;
+    let parts = Parts { outbound, inbound, swim: swim_inbound, gate, circuits, relay: config.relay };
+    let behaviour = Behaviour::new(&keypair, parts).map_err(StartError::Setup)?;
     let mut swarm = Swarm::new(
-        transport::build(config.transport, config.security, config.plaintext, places, offers_out),
+        transport,
         behaviour,
         local,
         libp2p::swarm::Config::with_tokio_executor()
             .with_idle_connection_timeout(IDLE_TIMEOUT)
             .with_dial_concurrency_factor(NonZeroU8::MIN),
     );
-    let listening = listen(&mut swarm, &config.listen).await?;
-    let control = swarm.behaviour().step.new_control();
+    let ended = config.tasks.stop_token().cancelled();
+    let listening = tokio::select! {
+        listening = listen(&mut swarm, &config.listen) => listening?,
+        // The listeners are the doorkeeper's.
+        () = ended => return Err(StartError::Setup("nobody stands at the door".to_owned())),
+    };
+    swarm.add_external_address(circuit::told_address(local));
     let (swim, swim_traffic) =
         swim::link(swim_streams, control.clone(), config.metrics.clone(), config.dropped);
     let mut trust = trust;
     // What was revoked before the start counts as well.
     trust.mark_changed();
     let (commands, inbox) = mpsc::channel(COMMAND_QUEUE);
-    let (outbox, events) = mpsc::channel(EVENT_QUEUE);
     let driver = Driver {
         swarm,
         inbox,
@@ -155,13 +177,13 @@ pub(crate) async fn start(config: NetConfig) -> Result<Network, StartError> {
         occupants,
         probes,
         probing: HashMap::new(),
-        offers,
-        offered: VecDeque::new(),
         refusals,
         metrics: config.metrics,
         trust,
         leaving: BTreeSet::new(),
+        members: Met::default(),
         told: FuturesUnordered::new(),
+        circuits: Circuits::new(open),
     };
     Ok(Network {
         handle: NetHandle { commands, control, refusals: refused },
@@ -244,11 +266,18 @@ fn root_cause(error: &dyn std::error::Error) -> String {
 
 struct Session {
     node: NodeId,
+    /// Where the other side is; over a circuit it has no address.
     address: Option<String>,
+    /// The same for libp2p.
+    remote: libp2p::Multiaddr,
+    /// Who carries it.
+    relay: Option<NodeId>,
     since: Instant,
     opened: SessionOpened,
     /// Another process has its identity now, and this one is being closed.
     replaced: bool,
+    /// Why this side ended it, for people.
+    ended: Option<&'static str>,
 }
 
 enum Reply {
@@ -256,6 +285,8 @@ enum Reply {
     Sync(request_response::ResponseChannel<Vec<u8>>, Vec<u8>),
     /// Whoever should have answered is gone; the exchange times out at the other side.
     None,
+    /// No reply: a session over a circuit may be done.
+    Yield(ConnectionId),
     /// No reply: the time for one.
     ProbeOver {
         node: NodeId,
@@ -278,14 +309,15 @@ pub(crate) struct Driver {
     occupants: watch::Sender<Arc<Occupants>>,
     probes: mpsc::Receiver<Probe>,
     probing: HashMap<NodeId, Probing>,
-    offers: mpsc::Receiver<Offer>,
-    offered: VecDeque<Offer>,
     refusals: Refusals,
     metrics: NetMetrics,
     trust: TrustReader,
+    /// Whose gossip goes on to others.
+    members: Met,
     /// Nodes that are being told that they are out.
     leaving: BTreeSet<NodeId>,
     told: FuturesUnordered<BoxFuture<'static, NodeId>>,
+    circuits: Circuits,
 }
 
 impl Driver {
@@ -302,7 +334,8 @@ impl Driver {
                 }
                 Some(node) = self.told.next(), if !self.told.is_empty() => {
                     self.leaving.remove(&node);
-                    self.end_sessions(node, CloseReason::Revoked, "");
+                    let void = !self.trust.borrow().is_revoked(node);
+                    self.end_sessions(node, CloseReason::Revoked, if void { VOID } else { "" });
                 }
                 // Taken at once, whatever becomes of them: a full channel refuses every further handshake.
                 Some(opened) = self.opened.recv() => self.announce(opened),
@@ -353,9 +386,11 @@ impl Driver {
             NetCommand::Dial { node, addresses } => {
                 // Whoever is looked for there may also come from there.
                 let places = addresses.iter().filter_map(|a| address::to_multiaddr(a));
-                places.for_each(|a| self.swarm.behaviour_mut().admission.know(&a));
+                places.for_each(|a| self.swarm.behaviour().admission.0.know(&a));
                 return self.dial(node, &addresses);
             }
+            NetCommand::DialOver { node, relay } => return self.dial_over(node, relay),
+            NetCommand::Reserve { relays } => return self.reserve(&relays),
             NetCommand::Try { address } => return self.dial(None, &[address]),
             NetCommand::Publish { advert } => {
                 self.metrics.gossip("out", advert.len());
@@ -383,6 +418,7 @@ impl Driver {
             NetCommand::Expired { node } => {
                 self.end_sessions(node, CloseReason::Refused, Cause::Expired.into());
             }
+            NetCommand::Silent { node } => self.end_silent(node),
             NetCommand::Sessions { reply } => drop(reply.send(self.report())),
         }
         None
@@ -434,7 +470,7 @@ impl Driver {
         let options = match node.and_then(peer_id) {
             Some(peer) => DialOpts::peer_id(peer)
                 .addresses(addresses)
-                .condition(PeerCondition::DisconnectedAndNotDialing)
+                .condition(self.direct_condition(peer))
                 .allocate_new_port()
                 .build(),
             None => match addresses.into_iter().next() {
@@ -460,6 +496,7 @@ impl Driver {
                 node: s.node,
                 outbound: s.opened.outbound,
                 address: s.address.clone(),
+                relay: s.relay,
                 established: s.since.elapsed(),
                 bytes_in: s.opened.bytes_in.load(Ordering::Relaxed),
                 bytes_out: s.opened.bytes_out.load(Ordering::Relaxed),
@@ -481,6 +518,7 @@ impl Driver {
                 let _ = self.swarm.behaviour_mut().sync.send_response(channel, bytes);
             }
             Reply::None => {}
+            Reply::Yield(connection) => self.yields(connection),
             Reply::ProbeOver { node, request } => self.probe_over(node, request),
         }
     }
@@ -488,14 +526,21 @@ impl Driver {
     fn event(&mut self, event: SwarmEvent<BehaviourEvent>) -> Option<NetEvent> {
         match event {
             SwarmEvent::Behaviour(event) => self.behaviour(event),
+            SwarmEvent::NewListenAddr { address, .. } if circuit::is_circuit(&address) => None,
             SwarmEvent::NewListenAddr { address, .. } => {
                 address::from_multiaddr(&address).map(|address| NetEvent::Listening { address })
             }
             SwarmEvent::ConnectionEstablished { peer_id, connection_id, endpoint, .. } => {
-                self.established(&peer_id, connection_id, endpoint.is_dialer(), endpoint.get_remote_address())
+                self.circuits.dialled(connection_id);
+                self.established(&peer_id, connection_id, &endpoint)
             }
             SwarmEvent::ConnectionClosed { peer_id, connection_id, cause, .. } => {
                 self.closed(&peer_id, connection_id, cause)
+            }
+            SwarmEvent::OutgoingConnectionError { connection_id, error, .. }
+                if self.circuits.is_dialled(connection_id) =>
+            {
+                self.circuit_failed(connection_id, &error)
             }
             SwarmEvent::OutgoingConnectionError { peer_id, error, .. } => {
                 let address = match &error {
@@ -508,12 +553,17 @@ impl Driver {
                 let refused = refusal::nobody_listens(&error);
                 Some(self.dial_failed(node, address, refusal::of_dial(&error), refused))
             }
-            SwarmEvent::IncomingConnectionError { send_back_addr, error, .. } => {
-                self.inbound_failed(&send_back_addr, refusal::of_inbound(&error)?)
+            SwarmEvent::IncomingConnectionError { local_addr, send_back_addr, error, .. } => {
+                self.inbound_failed(&local_addr, &send_back_addr, refusal::of_inbound(&error)?)
             }
             SwarmEvent::ListenerError { error, .. } => {
                 tracing::warn!(%error, "a listener had an error and goes on");
                 None
+            }
+            SwarmEvent::ListenerClosed { listener_id, reason, .. }
+                if self.circuits.is_reservation(listener_id) =>
+            {
+                self.reservation_ended(listener_id, reason.err())
             }
             SwarmEvent::ListenerClosed { addresses, reason, .. } => {
                 let addresses: Vec<_> = addresses.iter().filter_map(address::from_multiaddr).collect();
@@ -537,9 +587,9 @@ impl Driver {
         &mut self,
         peer: &PeerId,
         connection: ConnectionId,
-        outbound: bool,
-        remote: &libp2p::Multiaddr,
+        endpoint: &libp2p::core::ConnectedPoint,
     ) -> Option<NetEvent> {
+        let outbound = endpoint.is_dialer();
         while let Ok(opened) = self.opened.try_recv() {
             self.announce(opened);
         }
@@ -559,32 +609,52 @@ impl Driver {
             self.swarm.close_connection(connection);
             return None;
         }
-        let address = address::from_multiaddr(remote);
+        let remote = endpoint.get_remote_address().clone();
+        let relay = self.relay_of(endpoint);
+        if endpoint.is_relayed() && relay.is_none() {
+            // Its relay has just gone, and so has it.
+            self.swarm.close_connection(connection);
+            return None;
+        }
+        let address = address::from_multiaddr(&remote).filter(|_| relay.is_none());
         if let Some(occupant) = self.occupant(node, opened.process) {
             self.came_second(connection, opened, address.as_deref(), occupant);
             return None;
         }
         self.metrics.handshake_ok(if outbound { "out" } else { "in" }, opened.handshake);
         let certificate = Box::new(opened.certificate.clone());
-        let session =
-            Session { node, address: address.clone(), since: Instant::now(), opened, replaced: false };
+        let since = Instant::now();
+        let session = Session { node, address, remote, relay, since, opened, replaced: false, ended: None };
+        self.members.met(&session.opened.certificate);
         self.sessions.insert(connection, session);
         self.publish_occupants();
-        self.metrics.open_sessions(self.sessions.len());
-        Some(NetEvent::Connected { node, certificate, address, outbound })
+        self.count_sessions();
+        self.give_way(node);
+        let Path { address, relay } = self.path(node);
+        Some(NetEvent::Connected { node, certificate, address, outbound, relay })
     }
 
     fn behaviour(&mut self, event: BehaviourEvent) -> Option<NetEvent> {
         match event {
-            BehaviourEvent::Gossip(gossipsub::Event::Message { message, .. }) => {
+            BehaviourEvent::Gossip(gossipsub::Event::Message { message, message_id, propagation_source }) => {
                 self.metrics.gossip("in", message.data.len());
-                let origin = node_id(message.source.as_ref()?)?;
+                let origin = message.source.as_ref().and_then(node_id);
+                let member = origin.is_some_and(|origin| self.members.is_one(origin, &self.trust.borrow()));
+                // Who is unknown here may be a member all the same: it is not held against whoever passed it on.
+                let verdict = if member { MessageAcceptance::Accept } else { MessageAcceptance::Ignore };
+                let gossip = &mut self.swarm.behaviour_mut().gossip;
+                // silent-ok: too late to be passed on
+                let _ = gossip.report_message_validation_result(&message_id, &propagation_source, verdict);
+                let origin = origin?;
                 Some(NetEvent::Advert { origin, bytes: message.data })
             }
             BehaviourEvent::Ping(event) => match event.result {
                 Ok(rtt) => {
                     self.failed_pings.remove(&event.connection);
                     self.answered_ping(event.connection);
+                    if self.is_second_best(event.connection) {
+                        return None;
+                    }
                     Some(NetEvent::Rtt { node: node_id(&event.peer)?, rtt })
                 }
                 Err(error) => {
@@ -592,17 +662,26 @@ impl Driver {
                     *failures = failures.saturating_add(1);
                     if *failures >= PING_FAILURES {
                         tracing::info!(peer = %event.peer, %error, "connection answers no ping; closed");
-                        self.end(event.connection, CloseReason::Done, "");
+                        self.end_useless(event.connection, "it answered no ping");
                     }
                     None
                 }
             },
             BehaviourEvent::Cards(event) => self.cards_event(event),
             BehaviourEvent::Sync(event) => self.sync_event(event),
-            BehaviourEvent::Gossip(_) | BehaviourEvent::Step(()) => None,
-            BehaviourEvent::Limits(never) | BehaviourEvent::Inbound(never) | BehaviourEvent::Swim(never) => {
-                match never {}
+            BehaviourEvent::Carrier(event) => {
+                self.carried(&event);
+                None
             }
+            BehaviourEvent::Circuits(event) => {
+                tracing::debug!(?event, "circuit");
+                None
+            }
+            BehaviourEvent::Gossip(_) => None,
+            BehaviourEvent::Limits(never)
+            | BehaviourEvent::Step(never)
+            | BehaviourEvent::Inbound(never)
+            | BehaviourEvent::Swim(never) => match never {},
         }
     }
 

@@ -8,15 +8,35 @@ use octomesh_protocol::{
 };
 use tokio::sync::oneshot;
 
+/// How a session goes.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Path {
+    /// The other end, when it is connected directly.
+    pub(crate) address: Option<String>,
+    /// Who carries it otherwise.
+    pub(crate) relay: Option<NodeId>,
+}
+
 /// Something that happened on the network.
 #[derive(Debug)]
 pub(crate) enum NetEvent {
     /// We listen here.
     Listening { address: String },
-    /// A session is open; its certificate was checked in the handshake.
-    Connected { node: NodeId, certificate: Box<Certificate>, address: Option<String>, outbound: bool },
-    /// A session ended; `last` when no other is open to this node. `revoked`: the other side says that this node is.
-    Disconnected { node: NodeId, last: bool, reason: String, revoked: bool },
+    /// A session is open; its certificate was checked in the handshake. `address` and `relay` are of the best session with that node.
+    Connected {
+        node: NodeId,
+        certificate: Box<Certificate>,
+        address: Option<String>,
+        outbound: bool,
+        relay: Option<NodeId>,
+    },
+    /// A session ended; `last` when no other is open to this node, else `path` is that of the best one which is left. `revoked`: the
+    /// other side says that this node is.
+    Disconnected { node: NodeId, last: bool, path: Path, reason: String, revoked: bool },
+    /// No circuit of `relay` to `node`. `revoked`: the other side says that this node is.
+    CircuitFailed { node: NodeId, relay: NodeId, reason: String, revoked: bool },
+    /// `relay` keeps no circuits open to this node.
+    NotReserved { relay: NodeId, reason: String },
     /// A dial failed. `revoked`: the other side says that this node is. `refused`: nobody listens at its port.
     DialFailed { node: Option<NodeId>, address: Option<String>, reason: String, revoked: bool, refused: bool },
     /// Somebody who dialled us was refused.
@@ -37,6 +57,7 @@ pub(crate) struct SessionReport {
     pub(crate) node: NodeId,
     pub(crate) outbound: bool,
     pub(crate) address: Option<String>,
+    pub(crate) relay: Option<NodeId>,
     pub(crate) established: Duration,
     pub(crate) bytes_in: u64,
     pub(crate) bytes_out: u64,

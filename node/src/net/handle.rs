@@ -8,7 +8,10 @@ use octomesh_protocol::{
 };
 use tokio::sync::{mpsc, oneshot, watch};
 
-use super::{behaviour::STEP_PROTOCOL, event::SessionReport, refusal::RefusalReport, stream::ByteStream};
+use super::{
+    behaviour::STEP_PROTOCOL, event::SessionReport, outbound::Opener, refusal::RefusalReport,
+    stream::ByteStream,
+};
 
 /// Opening a stream takes two round trips of multistream; a peer that needs longer is as good as gone.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(3);
@@ -41,6 +44,15 @@ pub(super) enum NetCommand {
         node: Option<NodeId>,
         addresses: Vec<String>,
     },
+    /// Over a circuit of `relay`.
+    DialOver {
+        node: NodeId,
+        relay: NodeId,
+    },
+    /// Be reachable for circuits at these members.
+    Reserve {
+        relays: Vec<NodeId>,
+    },
     /// An address that anybody may have named: a dial like others, but it makes nobody welcome.
     Try {
         address: String,
@@ -62,6 +74,10 @@ pub(super) enum NetCommand {
     Expired {
         node: NodeId,
     },
+    /// A connected node does not answer any more.
+    Silent {
+        node: NodeId,
+    },
     Sessions {
         reply: oneshot::Sender<Vec<SessionReport>>,
     },
@@ -71,7 +87,7 @@ pub(super) enum NetCommand {
 #[derive(Clone)]
 pub(crate) struct NetHandle {
     pub(super) commands: mpsc::Sender<NetCommand>,
-    pub(super) control: libp2p_stream::Control,
+    pub(super) control: Opener,
     pub(super) refusals: watch::Receiver<Arc<Vec<RefusalReport>>>,
 }
 
@@ -88,6 +104,17 @@ impl NetHandle {
         self.commands.try_send(NetCommand::Try { address }).is_ok()
     }
 
+    /// Dials a node over a circuit of `relay`, which has a session with this node. What comes of it comes as an event. Gives whether the
+    /// driver took the command.
+    pub(crate) fn dial_over(&self, node: NodeId, relay: NodeId) -> bool {
+        self.commands.try_send(NetCommand::DialOver { node, relay }).is_ok()
+    }
+
+    /// Asks `relays` to keep circuits open to this node, unless they do. Gives whether the driver took the command.
+    pub(crate) fn reserve(&self, relays: Vec<NodeId>) -> bool {
+        self.commands.try_send(NetCommand::Reserve { relays }).is_ok()
+    }
+
     /// Gossips an advert. Gives whether the driver took it; the next one comes in seconds.
     pub(crate) fn publish(&self, advert: Vec<u8>) -> bool {
         self.commands.try_send(NetCommand::Publish { advert }).is_ok()
@@ -96,6 +123,11 @@ impl NetHandle {
     /// Ends the sessions with a node whose certificate has ended, and says so. Gives whether the driver took the command.
     pub(crate) fn expired(&self, node: NodeId) -> bool {
         self.commands.try_send(NetCommand::Expired { node }).is_ok()
+    }
+
+    /// Ends the sessions with a node that is down. Gives whether the driver took the command.
+    pub(crate) fn silent(&self, node: NodeId) -> bool {
+        self.commands.try_send(NetCommand::Silent { node }).is_ok()
     }
 
     /// Fetches a manifest or cards.
@@ -124,12 +156,10 @@ impl NetHandle {
         answer.await.map_err(|_| NetError::Stopped)
     }
 
-    /// Opens a step stream to a connected node. To a node without a session this waits for its time-out, so the caller looks
-    /// at the view first.
+    /// Opens a step stream to a connected node.
     pub(crate) async fn open_step(&self, node: NodeId) -> Result<ByteStream, NetError> {
         let peer = peer_id(node).ok_or(NetError::Unknown)?;
-        let mut control = self.control.clone();
-        match tokio::time::timeout(OPEN_TIMEOUT, control.open_stream(peer, STEP_PROTOCOL)).await {
+        match tokio::time::timeout(OPEN_TIMEOUT, self.control.open(peer, STEP_PROTOCOL)).await {
             Err(_) => Err(NetError::OpenTimeout),
             Ok(Err(error)) => Err(NetError::Open(error.to_string())),
             Ok(Ok(stream)) => Ok(ByteStream::new(stream)),

@@ -6,7 +6,7 @@ use std::{
 };
 
 use libp2p::{
-    Multiaddr, PeerId, Stream, StreamProtocol,
+    Multiaddr, PeerId, StreamProtocol,
     core::{
         Endpoint,
         transport::PortUse,
@@ -20,24 +20,32 @@ use libp2p::{
 };
 use tokio::sync::mpsc;
 
+use super::outbound::{Carried, Open};
+
 /// Streams that wait for whoever serves them, over all nodes; each was negotiated and holds no data yet.
 const WAITING: usize = 1024;
 
 /// Accepts streams of one protocol on every connection.
 pub(super) struct Inbound {
     protocol: StreamProtocol,
-    streams: mpsc::Sender<(PeerId, Stream)>,
+    streams: mpsc::Sender<(PeerId, Carried)>,
+    /// Where they are counted, if they carry steps.
+    open: Option<Open>,
 }
 
 impl Inbound {
     /// The behaviour, and the end where the streams come out.
-    pub(super) fn new(protocol: StreamProtocol) -> (Self, mpsc::Receiver<(PeerId, Stream)>) {
+    pub(super) fn new(
+        protocol: StreamProtocol,
+        open: Option<Open>,
+    ) -> (Self, mpsc::Receiver<(PeerId, Carried)>) {
         let (streams, waiting) = mpsc::channel(WAITING);
-        (Self { protocol, streams }, waiting)
+        (Self { protocol, streams, open }, waiting)
     }
 
-    fn handler(&self, peer: PeerId) -> Handler {
-        Handler { peer, protocol: self.protocol.clone(), streams: self.streams.clone() }
+    fn handler(&self, peer: PeerId, connection: ConnectionId) -> Handler {
+        let (protocol, streams, open) = (self.protocol.clone(), self.streams.clone(), self.open.clone());
+        Handler { peer, connection, protocol, streams, open }
     }
 }
 
@@ -47,23 +55,23 @@ impl NetworkBehaviour for Inbound {
 
     fn handle_established_inbound_connection(
         &mut self,
-        _: ConnectionId,
+        connection: ConnectionId,
         peer: PeerId,
         _: &Multiaddr,
         _: &Multiaddr,
     ) -> Result<THandler<Self>, ConnectionDenied> {
-        Ok(self.handler(peer))
+        Ok(self.handler(peer, connection))
     }
 
     fn handle_established_outbound_connection(
         &mut self,
-        _: ConnectionId,
+        connection: ConnectionId,
         peer: PeerId,
         _: &Multiaddr,
         _: Endpoint,
         _: PortUse,
     ) -> Result<THandler<Self>, ConnectionDenied> {
-        Ok(self.handler(peer))
+        Ok(self.handler(peer, connection))
     }
 
     fn on_swarm_event(&mut self, _: FromSwarm<'_>) {}
@@ -80,8 +88,10 @@ impl NetworkBehaviour for Inbound {
 /// The part of it on one connection.
 pub(super) struct Handler {
     peer: PeerId,
+    connection: ConnectionId,
     protocol: StreamProtocol,
-    streams: mpsc::Sender<(PeerId, Stream)>,
+    streams: mpsc::Sender<(PeerId, Carried)>,
+    open: Option<Open>,
 }
 
 impl ConnectionHandler for Handler {
@@ -113,9 +123,11 @@ impl ConnectionHandler for Handler {
     ) {
         if let ConnectionEvent::FullyNegotiatedInbound(FullyNegotiatedInbound { protocol: stream, .. }) =
             event
-            && self.streams.try_send((self.peer, stream)).is_err()
         {
-            tracing::warn!(peer = %self.peer, "more streams than can wait; one was closed");
+            let counted = self.open.as_ref().map(|open| open.enter(self.connection));
+            if self.streams.try_send((self.peer, Carried::new(stream, counted))).is_err() {
+                tracing::warn!(peer = %self.peer, "more streams than can wait; one was closed");
+            }
         }
     }
 }

@@ -80,6 +80,15 @@ impl JoinService {
         Self { open, asks }
     }
 
+    /// Hears a first message only to know whether it is worth an answer.
+    pub(super) async fn hear<T>(&self, config: &SecureConfig, io: &mut T) -> Result<(), SecureError>
+    where
+        T: AsyncRead + Unpin,
+    {
+        let first = first_message(io).await?;
+        config.try_first(&first, || self.find(config, &first)).map(drop)
+    }
+
     /// Answers one machine. Always gives the reason why the connection leads nowhere else.
     pub(super) async fn serve<T>(self, config: &SecureConfig, mut io: T) -> SecureError
     where

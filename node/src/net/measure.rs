@@ -16,8 +16,15 @@ impl NetMetrics {
         self.gossip_bytes.with_label_values(&[direction, "swim"]).inc_by(bytes as u64);
     }
 
-    pub(super) fn open_sessions(&self, open: usize) {
+    /// All sessions, and those of them that go over a relay.
+    pub(super) fn open_sessions(&self, open: usize, relayed: usize) {
         self.sessions.with_label_values(&[SUITE]).set(i64::try_from(open).unwrap_or(i64::MAX));
+        self.relayed_sessions.set(i64::try_from(relayed).unwrap_or(i64::MAX));
+    }
+
+    /// Kind and result are from fixed sets.
+    pub(super) fn relay(&self, kind: &'static str, result: &'static str) {
+        self.relay_requests.with_label_values(&[kind, result]).inc();
     }
 
     pub(super) fn handshake_ok(&self, direction: &str, took: Duration) {

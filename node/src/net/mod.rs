@@ -6,17 +6,23 @@ mod address;
 mod behaviour;
 #[cfg(feature = "bench-sessions")]
 pub(crate) mod bench;
+mod circuit;
 mod codec;
+mod doorkeeper;
 mod driver;
 mod event;
 mod handle;
+mod handover;
 mod inbound;
 pub(crate) mod join;
 mod measure;
+mod outbound;
 #[cfg(feature = "testing")]
 mod plaintext;
 mod refusal;
 pub(crate) mod secure;
+#[cfg(feature = "testing")]
+pub(crate) mod simulated;
 mod stream;
 mod swim;
 #[cfg(test)]
@@ -26,7 +32,7 @@ pub(crate) mod version;
 mod zone;
 
 pub(crate) use driver::{NetConfig, Network, OPENED_QUEUE, StartError, check_free, start};
-pub(crate) use event::{NetEvent, SessionReport};
+pub(crate) use event::{NetEvent, Path, SessionReport};
 pub(crate) use handle::{NetError, NetHandle};
 pub(crate) use refusal::RefusalReport;
 pub(crate) use stream::{FrameReader, FrameWriter, StepListener, StreamError};

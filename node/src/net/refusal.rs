@@ -101,6 +101,27 @@ pub(super) fn with_offer(found: Diagnosis, offered: Option<&str>) -> Diagnosis {
     }
 }
 
+/// The innermost error, in its own words.
+pub(super) fn root(io: &std::io::Error) -> String {
+    diagnose(io, Cause::Io).message
+}
+
+/// The error of type `E` that is wrapped somewhere in `error`.
+pub(super) fn find<E: Error + 'static>(error: &TransportError<std::io::Error>) -> Option<&E> {
+    let TransportError::Other(io) = error else { return None };
+    let mut next: Option<&(dyn Error + 'static)> = io.get_ref().map(|held| held as &(dyn Error + 'static));
+    while let Some(error) = next {
+        if let Some(found) = error.downcast_ref::<E>() {
+            return Some(found);
+        }
+        next = match error.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref) {
+            Some(held) => Some(held),
+            None => error.source(),
+        };
+    }
+    None
+}
+
 /// Text of a stranger for logs, documents and terminals: ASCII that shows, at most `most` characters.
 pub(super) fn printable(text: &str, most: usize) -> String {
     text.chars().take(most).map(|c| if c.is_ascii_graphic() || c == ' ' { c } else { '?' }).collect()

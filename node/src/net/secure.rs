@@ -53,6 +53,7 @@ use crate::{
 mod admission;
 mod diagnosis;
 mod farewell;
+mod knock;
 pub(super) mod message;
 mod occupancy;
 mod offer;
@@ -60,13 +61,13 @@ mod place;
 mod stream;
 
 use admission::Replays;
-pub(super) use admission::{Admission, Crowded};
+pub(super) use admission::{Admission, Crowded, Gate, MEMBERS, STRANGERS, Visitor};
 pub(crate) use diagnosis::{Cause, Diagnosis, diagnose};
 pub(crate) use farewell::Farewell;
+pub(super) use farewell::VOID;
+pub(super) use knock::{Anew, knock};
 pub(super) use occupancy::{Lookout, Occupants, PROBE, Probe};
 pub(crate) use occupancy::{Occupant, ProcessKey};
-pub(super) use offer::{Heard, Offer};
-pub(super) use place::Places;
 pub(crate) use stream::SecureStream;
 pub(super) use stream::Traffic;
 
@@ -350,6 +351,25 @@ impl SecureConfig {
             lookout.admit(peer.node, process).await?;
         }
         Ok(process)
+    }
+
+    /// Hears a first message only to know whether it is worth an answer.
+    async fn hear<T: AsyncRead + Unpin>(&self, io: &mut T) -> Result<(), SecureError> {
+        let first = first_message(io).await?;
+        self.try_first(&first, || self.open_first(&first)).map(drop)
+    }
+
+    /// Reads a first message with `read` unless it was heard before, and does not remember it.
+    pub(super) fn try_first<S>(
+        &self,
+        first: &[u8],
+        read: impl FnOnce() -> Result<S, SecureError>,
+    ) -> Result<S, SecureError> {
+        let hash = Sha256::digest(first).into();
+        if self.replays.lock().unwrap_or_else(PoisonError::into_inner).contains(&hash) {
+            return Err(SecureError::Replay);
+        }
+        read()
     }
 
     /// Reads a first message with `read` unless it was heard before. One that `read` refuses is not remembered: it cost a few

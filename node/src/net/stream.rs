@@ -3,7 +3,7 @@
 use std::pin::Pin;
 
 use futures::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, io::ReadHalf, io::WriteHalf};
-use libp2p::{PeerId, Stream};
+use libp2p::PeerId;
 use octomesh_protocol::{
     frame::{self, FrameError, LENGTH_BYTES},
     id::NodeId,
@@ -11,6 +11,8 @@ use octomesh_protocol::{
     step::Message,
 };
 use tokio::sync::mpsc;
+
+use super::outbound::Carried;
 
 /// Bytes asked of the stream at once.
 const CHUNK: usize = 16 * 1024;
@@ -111,7 +113,7 @@ impl FrameWriter {
 }
 
 /// Step streams opened by other nodes.
-pub(crate) struct StepListener(pub(super) mpsc::Receiver<(PeerId, Stream)>);
+pub(crate) struct StepListener(pub(super) mpsc::Receiver<(PeerId, Carried)>);
 
 impl StepListener {
     /// One without a network.

@@ -2,6 +2,7 @@
 //! per peer, the oldest dropped: an old probe is worth nothing, and nobody waits for a slow peer.
 use std::{
     collections::{BTreeMap, VecDeque},
+    io,
     time::Duration,
 };
 
@@ -10,7 +11,7 @@ use futures::{
     future::BoxFuture,
     stream::{self, BoxStream, FuturesUnordered, SelectAll},
 };
-use libp2p::{PeerId, Stream};
+use libp2p::PeerId;
 use octomesh_protocol::{
     frame::{self, LENGTH_BYTES},
     id::NodeId,
@@ -26,6 +27,7 @@ use tokio_util::sync::CancellationToken;
 use super::{
     behaviour::SWIM_PROTOCOL,
     handle::{node_id, peer_id},
+    outbound::{Carried, Opener},
     stream::StreamError,
 };
 use crate::metrics::NetMetrics;
@@ -85,13 +87,21 @@ impl SwimLink {
     }
 }
 
-type Opened = (NodeId, Result<Stream, String>);
+type Opened = (NodeId, Result<Carried, String>);
+/// What a stream of a peer brought.
+struct Received {
+    node: NodeId,
+    /// Of the stream.
+    number: u64,
+    /// A message and the length of its frame; `None` is the end of the stream.
+    message: Option<(Message, usize)>,
+}
 
 /// What goes to one peer.
 #[derive(Default)]
 struct Outbox {
     queue: VecDeque<(Instant, Message)>,
-    stream: Option<Stream>,
+    stream: Option<Carried>,
     /// A stream is being opened or written.
     busy: bool,
 }
@@ -100,12 +110,14 @@ struct Outbox {
 pub(crate) struct SwimTraffic {
     commands: mpsc::Receiver<Command>,
     incoming: mpsc::Sender<(NodeId, Message)>,
-    streams: mpsc::Receiver<(PeerId, Stream)>,
-    control: libp2p_stream::Control,
+    streams: mpsc::Receiver<(PeerId, Carried)>,
+    control: Opener,
     outboxes: BTreeMap<NodeId, Outbox>,
     writes: FuturesUnordered<BoxFuture<'static, Opened>>,
-    reads: SelectAll<BoxStream<'static, (NodeId, Option<Message>)>>,
-    reading: BTreeMap<NodeId, usize>,
+    reads: SelectAll<BoxStream<'static, Received>>,
+    /// The streams of each peer, oldest first, by their numbers, and how to give one up.
+    reading: BTreeMap<NodeId, VecDeque<(u64, CancellationToken)>>,
+    accepted: u64,
     flushes: Vec<oneshot::Sender<()>>,
     metrics: NetMetrics,
     dropped: IntCounterVec,
@@ -113,8 +125,8 @@ pub(crate) struct SwimTraffic {
 
 /// The link and its task. `streams` are those that others open.
 pub(super) fn link(
-    streams: mpsc::Receiver<(PeerId, Stream)>,
-    control: libp2p_stream::Control,
+    streams: mpsc::Receiver<(PeerId, Carried)>,
+    control: Opener,
     metrics: NetMetrics,
     dropped: IntCounterVec,
 ) -> (SwimLink, SwimTraffic) {
@@ -129,6 +141,7 @@ pub(super) fn link(
         writes: FuturesUnordered::new(),
         reads: SelectAll::new(),
         reading: BTreeMap::new(),
+        accepted: 0,
         flushes: Vec::new(),
         metrics,
         dropped,
@@ -149,7 +162,7 @@ impl SwimTraffic {
                 },
                 Some((peer, stream)) = self.streams.recv() => self.accepted(&peer, stream),
                 Some((node, result)) = self.writes.next(), if !self.writes.is_empty() => self.written(node, result),
-                Some((node, message)) = self.reads.next(), if !self.reads.is_empty() => self.read(node, message),
+                Some(received) = self.reads.next(), if !self.reads.is_empty() => self.read(received),
             }
             if self.writes.is_empty() && self.commands.is_empty() {
                 // silent-ok: whoever waited has gone
@@ -198,18 +211,19 @@ impl SwimTraffic {
             }
         };
         self.metrics.swim("out", frame.len());
-        let mut control = self.control.clone();
+        let control = self.control.clone();
         self.writes.push(Box::pin(async move {
             let write = async {
-                let mut stream = match (stream, peer_id(to)) {
-                    (Some(stream), _) => stream,
-                    (None, Some(peer)) => {
-                        control.open_stream(peer, SWIM_PROTOCOL).await.map_err(|e| e.to_string())?
-                    }
-                    (None, None) => return Err("no such node".to_owned()),
-                };
-                stream.write_all(&frame).await.map_err(|e| e.to_string())?;
-                stream.flush().await.map_err(|e| e.to_string())?;
+                if let Some(mut stream) = stream
+                    && send(&mut stream, &frame).await.is_ok()
+                {
+                    return Ok(stream);
+                }
+                // None was open, or its connection has ended since and there may be another one. Whoever gets a message twice
+                // learns nothing new.
+                let peer = peer_id(to).ok_or("no such node")?;
+                let mut stream = control.open(peer, SWIM_PROTOCOL).await.map_err(|e| e.to_string())?;
+                send(&mut stream, &frame).await.map_err(|e| e.to_string())?;
                 Ok(stream)
             };
             let written = tokio::time::timeout(PATIENCE, write).await;
@@ -217,7 +231,7 @@ impl SwimTraffic {
         }));
     }
 
-    fn written(&mut self, node: NodeId, result: Result<Stream, String>) {
+    fn written(&mut self, node: NodeId, result: Result<Carried, String>) {
         let Some(outbox) = self.outboxes.get_mut(&node) else { return };
         outbox.busy = false;
         match result {
@@ -232,32 +246,48 @@ impl SwimTraffic {
         self.outboxes.retain(|id, o| *id != node || o.busy || o.stream.is_some());
     }
 
-    fn accepted(&mut self, peer: &PeerId, stream: Stream) {
+    fn accepted(&mut self, peer: &PeerId, stream: Carried) {
         let Some(node) = node_id(peer) else { return };
         let open = self.reading.entry(node).or_default();
-        if *open >= STREAMS_PER_PEER {
-            tracing::debug!(node = node.short(), "more membership streams than connections; one was closed");
-            return;
+        // The newest is the one that is written to. An older one may be of a connection whose end nobody has told of.
+        if open.len() >= STREAMS_PER_PEER
+            && let Some((_, oldest)) = open.pop_front()
+        {
+            tracing::debug!(
+                node = node.short(),
+                "more membership streams than connections; the oldest was closed"
+            );
+            oldest.cancel();
         }
-        *open += 1;
-        self.reads.push(messages(node, stream));
+        self.accepted += 1;
+        let given_up = CancellationToken::new();
+        open.push_back((self.accepted, given_up.clone()));
+        let messages = messages(node, self.accepted, stream);
+        self.reads.push(messages.take_until(given_up.cancelled_owned()).boxed());
     }
 
-    fn read(&mut self, node: NodeId, message: Option<Message>) {
+    fn read(&mut self, received: Received) {
+        let Received { node, number, message } = received;
         match message {
-            Some(message) => {
+            Some((message, size)) => {
+                self.metrics.swim("in", size);
                 if self.incoming.try_send((node, message)).is_err() {
                     self.drop_one();
                 }
             }
             None => {
                 if let Some(open) = self.reading.get_mut(&node) {
-                    *open = open.saturating_sub(1);
+                    open.retain(|(n, _)| *n != number);
                 }
-                self.reading.retain(|_, open| *open > 0);
+                self.reading.retain(|_, open| !open.is_empty());
             }
         }
     }
+}
+
+async fn send(stream: &mut Carried, frame: &[u8]) -> io::Result<()> {
+    stream.write_all(frame).await?;
+    stream.flush().await
 }
 
 /// Counts what a stream may still bring.
@@ -282,8 +312,8 @@ impl Allowance {
     }
 }
 
-/// The messages of a stream; `None` is its end. Whoever sends too much is read no faster than that.
-fn messages(node: NodeId, stream: Stream) -> BoxStream<'static, (NodeId, Option<Message>)> {
+/// The messages of a stream. Whoever sends too much is read no faster than that.
+fn messages(node: NodeId, number: u64, stream: Carried) -> BoxStream<'static, Received> {
     let begin = Some((stream, Allowance::new(Instant::now())));
     Box::pin(stream::unfold(begin, move |state| async move {
         let (mut stream, mut allowance) = state?;
@@ -291,7 +321,10 @@ fn messages(node: NodeId, stream: Stream) -> BoxStream<'static, (NodeId, Option<
             tokio::time::sleep(Duration::from_secs_f64(1.0 / PER_SECOND)).await;
         }
         match receive(&mut stream).await {
-            Ok(message) => Some(((node, Some(message)), Some((stream, allowance)))),
+            Ok(message) => {
+                let message = Some(message);
+                Some((Received { node, number, message }, Some((stream, allowance))))
+            }
             Err(error) => {
                 match error {
                     StreamError::Frame(error) => {
@@ -299,19 +332,19 @@ fn messages(node: NodeId, stream: Stream) -> BoxStream<'static, (NodeId, Option<
                     }
                     error => tracing::debug!(node = node.short(), %error, "a membership stream ended"),
                 }
-                Some(((node, None), None))
+                Some((Received { node, number, message: None }, None))
             }
         }
     }))
 }
 
-async fn receive(stream: &mut Stream) -> Result<Message, StreamError> {
+async fn receive(stream: &mut Carried) -> Result<(Message, usize), StreamError> {
     let mut prefix = [0; LENGTH_BYTES];
     stream.read_exact(&mut prefix).await?;
     let size = frame::payload_length(prefix, FRAME_BYTES)?;
     let mut bytes = vec![0; size];
     stream.read_exact(&mut bytes).await?;
-    Ok(Message::from_frame(&bytes)?)
+    Ok((Message::from_frame(&bytes)?, LENGTH_BYTES + size))
 }
 
 #[cfg(test)]

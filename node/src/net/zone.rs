@@ -5,6 +5,7 @@ use std::{
     net::SocketAddr,
     pin::Pin,
     task::{Context, Poll},
+    time::Duration,
 };
 
 use futures::{FutureExt, future::BoxFuture};
@@ -13,8 +14,13 @@ use libp2p::{
     core::transport::{DialOpts, ListenerId, Transport, TransportError, TransportEvent},
     tcp,
 };
+use tokio::time::timeout;
 
 use super::address;
+
+/// To connect, which takes a round trip: one lost packet is sent again after a second. A dead address of hundreds must not keep
+/// its place for long.
+pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 
 type Tcp = tcp::tokio::Transport;
 
@@ -57,10 +63,18 @@ impl Transport for Zoned {
         address: Multiaddr,
         options: DialOpts,
     ) -> Result<Self::Dial, TransportError<io::Error>> {
-        match zoned(&address) {
-            Some(socket) => Ok(connect(socket).boxed()),
-            None => Ok(self.0.dial(address, options)?.boxed()),
+        let dial = match zoned(&address) {
+            Some(socket) => connect(socket).boxed(),
+            None => self.0.dial(address, options)?,
+        };
+        // Not with libp2p's own wrapper, which gives each connection from outside a timer, too, and wakes a thread for it.
+        Ok(async move {
+            timeout(CONNECT_TIMEOUT, dial).await.unwrap_or_else(|_| {
+                let message = format!("no answer within {} s", CONNECT_TIMEOUT.as_secs());
+                Err(io::Error::new(io::ErrorKind::TimedOut, message))
+            })
         }
+        .boxed())
     }
 
     fn poll(

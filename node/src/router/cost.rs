@@ -63,9 +63,9 @@ impl CostOf<'_> {
         let node: NodeId = self.member.node;
         let mut terms = Terms {
             rtt: if self.local { 0.0 } else { rtt_ms(self.member) },
-            wait: wait_ms(self.load, self.unseen),
+            wait: self.load.wait_ms(self.unseen.steps, self.unseen.work_ms),
             transfer: if self.local { 0.0 } else { float(self.argument_bytes) / history.bandwidth(node) },
-            exec: history.exec_ms(node, &self.card.name, self.work_bytes, self.prior_ms()),
+            exec: history.exec_ms(node, &self.card.name, self.work_bytes, self.prior_ms()) * self.load.pace(),
             cold: if history.is_warm(node, &self.card.name, now) {
                 0.0
             } else {
@@ -78,8 +78,8 @@ impl CostOf<'_> {
         terms
     }
 
-    /// What the card says, at the speed of this machine. 0 is a machine that does not know its speed.
-    fn prior_ms(&self) -> f64 {
+    /// What the card says, at the speed of that machine. 0 is a machine that does not know its speed.
+    pub(super) fn prior_ms(&self) -> f64 {
         let speed = if self.speed_percent == 0 { 100.0 } else { f64::from(self.speed_percent) };
         f64::from(self.card.typical_ms) * 100.0 / speed
     }
@@ -88,18 +88,6 @@ impl CostOf<'_> {
 /// A measured zero does not exist: it is a clock that was not read.
 fn rtt_ms(member: &Member) -> f64 {
     member.rtt.filter(|rtt| !rtt.is_zero()).map_or(UNKNOWN_RTT_MS, |rtt| rtt.as_secs_f64() * 1000.0)
-}
-
-/// Work ahead, spread over the slots. With a free slot nothing stands before the step, however long the others run; with
-/// all slots taken the first of them ends after a share of the work, and that share grows with the number of steps.
-fn wait_ms(load: LoadState, unseen: Unseen) -> f64 {
-    let slots = f64::from(load.slots.max(1));
-    let steps = f64::from(load.running) + f64::from(load.queued) + f64::from(unseen.steps);
-    if steps < slots {
-        return 0.0;
-    }
-    let work = f64::from(load.work_ms) + float(unseen.work_ms);
-    work / slots * (steps - slots + 1.0) / steps
 }
 
 /// Start-up of a tool by its kind, in milliseconds. Built-in tools have none; a process tool starts with every call, so that
@@ -124,21 +112,6 @@ fn float(n: u64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn load(slots: u16, running: u16, queued: u16, work_ms: u32) -> LoadState {
-        LoadState { slots, running, queued, work_ms, ..LoadState::default() }
-    }
-
-    #[test]
-    fn waiting() {
-        let none = Unseen::default();
-        assert_eq!(wait_ms(load(4, 3, 0, 9000), none), 0.0, "a slot is free");
-        assert_eq!(wait_ms(load(1, 1, 0, 1000), none), 1000.0);
-        assert_eq!(wait_ms(load(2, 2, 0, 2000), none), 500.0);
-        assert_eq!(wait_ms(load(1, 1, 1, 2000), none), 2000.0);
-        let own = Unseen { steps: 1, work_ms: 500, ..none };
-        assert_eq!(wait_ms(load(1, 0, 0, 0), own), 500.0, "our own reservation is load too");
-    }
 
     #[test]
     fn cost_is_the_sum() {

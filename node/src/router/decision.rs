@@ -58,6 +58,10 @@ pub struct Candidate {
     pub cost_ms: f64,
     /// The terms.
     pub terms: Terms,
+    /// Duration of the call by the card alone, in milliseconds.
+    pub prior_ms: f64,
+    /// Factor on durations there, as the node says; the one that `terms` contain.
+    pub pace: f64,
     /// The card it would run.
     pub card: CardHash,
     /// The effect of that card.
@@ -71,11 +75,12 @@ pub struct Candidate {
 }
 
 impl Candidate {
-    /// Expected duration of the call itself, as sent with the reservation, in milliseconds.
+    /// Expected duration of the call itself, as sent with the reservation, in milliseconds; at the node's usual pace, which it
+    /// knows best itself.
     #[must_use]
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "clamped to the range first")]
     pub fn est_ms(&self) -> u32 {
-        (self.terms.exec + self.terms.cold).ceil().clamp(1.0, f64::from(u32::MAX)) as u32
+        (self.terms.exec / self.pace + self.terms.cold).ceil().clamp(1.0, f64::from(u32::MAX)) as u32
     }
 }
 
@@ -105,6 +110,9 @@ pub struct Refusal {
     pub detail: String,
 }
 
+/// A node whose own expected completion time is over this factor of what was promised, and [`PROMISE_MS`] more, refuses.
+const PROMISE_FACTOR: f64 = 1.5;
+const PROMISE_MS: f64 = 20.0;
 /// Refusals kept in one decision; the dispatcher gives up after three, so this bounds a mistake only.
 const REFUSALS: usize = 16;
 
@@ -133,6 +141,8 @@ pub struct Decision {
     pub predicted_ms: Option<f64>,
     /// Time from the decision to the outcome, in milliseconds.
     pub took_ms: Option<u64>,
+    /// What an earlier start of the step came to, in a sentence; nothing was placed anew then.
+    pub kept: Option<String>,
 }
 
 impl Decision {
@@ -149,6 +159,7 @@ impl Decision {
             ran_on: None,
             predicted_ms: None,
             took_ms: None,
+            kept: None,
         }
     }
 
@@ -156,6 +167,19 @@ impl Decision {
     #[must_use]
     pub fn is_nowhere(&self) -> bool {
         self.chosen.is_none()
+    }
+
+    /// The longest wait in milliseconds with which the chosen node is still a good choice: its own expected completion time may be
+    /// 1.5 times what was promised and 20 ms more, and as long as that of the second best. With no other node to go to, any wait is.
+    #[must_use]
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "clamped to the range first")]
+    pub fn longest_wait_ms(&self) -> u32 {
+        let Some(chosen) = &self.chosen else { return u32::MAX };
+        let others = self.candidates.iter().filter(|c| c.node != chosen.node);
+        let Some(second) = others.map(|c| c.cost_ms).min_by(f64::total_cmp) else { return u32::MAX };
+        let most = (chosen.cost_ms * PROMISE_FACTOR + PROMISE_MS).max(second);
+        let rest = chosen.cost_ms - chosen.terms.wait;
+        (most - rest).ceil().clamp(0.0, f64::from(u32::MAX - 1)) as u32
     }
 
     /// The filtered entry of a node.

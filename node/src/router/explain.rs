@@ -100,6 +100,9 @@ impl Decision {
     /// The reason in one sentence.
     #[must_use]
     pub fn sentence(&self) -> String {
+        if let Some(kept) = &self.kept {
+            return kept.clone();
+        }
         let mut parts = vec![match &self.chosen {
             Some(chosen) => chosen.sentence(),
             None => format!("no node can run {}", self.tool),

@@ -19,8 +19,8 @@ use super::{
 };
 use crate::membership::view::{Member, MemberState, MeshView, RemoteTool};
 
-/// An advert older than three gossip periods says nothing about load any more.
-pub(super) const ADVERT_TTL: Duration = Duration::from_secs(30);
+/// Without an advert or another sign of life for longer, which is two pings, nothing is known of its load. That it lives says SWIM.
+pub(super) const ADVERT_TTL: Duration = Duration::from_secs(90);
 /// A reading of GPU memory older than this is no reading.
 pub(super) const VRAM_TTL: Duration = Duration::from_secs(60);
 
@@ -102,7 +102,9 @@ impl FilterReason {
 impl From<RefuseReason> for FilterReason {
     fn from(reason: RefuseReason) -> Self {
         match reason {
-            RefuseReason::Busy | RefuseReason::Fenced | RefuseReason::CatchingUp => Self::Refused,
+            RefuseReason::Busy | RefuseReason::Fenced | RefuseReason::CatchingUp | RefuseReason::Wait => {
+                Self::Refused
+            }
             RefuseReason::Draining => Self::Draining,
             RefuseReason::NoTool => Self::NoTool,
             RefuseReason::ToolVersion => Self::ToolVersion,
@@ -185,7 +187,7 @@ impl Placement<'_> {
         self.check_fresh(member, load_at)?;
         let speed_percent = advert.map_or(100, |(a, _)| a.speed_percent);
         let work_bytes = self.ask.argument_bytes.saturating_add(self.data_bytes(member.node));
-        let terms = CostOf {
+        let cost = CostOf {
             member,
             local: self.view.is_me(member.node),
             card,
@@ -194,14 +196,16 @@ impl Placement<'_> {
             speed_percent,
             argument_bytes: self.ask.argument_bytes,
             work_bytes,
-        }
-        .terms(self.history, self.now);
+        };
+        let terms = cost.terms(self.history, self.now);
         self.check_deadline(&terms)?;
         self.check_wishes(member, card, advert.map(|(a, _)| a))?;
         Ok(Candidate {
             node: member.node,
             name: member.name.clone(),
             cost_ms: terms.sum(),
+            prior_ms: cost.prior_ms(),
+            pace: load.pace(),
             terms,
             card: tool.hash,
             effect: card.effect,

@@ -4,12 +4,14 @@ use std::{collections::BTreeMap, time::Duration};
 use octomesh_protocol::id::{NodeId, ToolName};
 use tokio::time::Instant;
 
+use crate::journal::{ESTIMATES, KeptEstimate};
+
 /// Weight of the prior, in observations: three measured calls weigh as much as what the card says.
 const PRIOR_WEIGHT: f64 = 3.0;
+/// Natural logarithms of durations and factors stay below this: a kept one beyond it is damage.
+const LONGEST_LOG: f64 = 100.0;
 /// Weight of the newest observation in the moving averages.
 const NEWEST: f64 = 0.25;
-/// Estimates kept; the one that was not used for the longest time gives way.
-const ESTIMATES: usize = 8192;
 /// Nodes with a measured bandwidth or a failure rate: the design target of a mesh.
 const NODES: usize = 1024;
 /// Bandwidth until it is measured, in bytes per millisecond: 50 MB/s, a wired home network with room to spare.
@@ -21,14 +23,41 @@ const FAILURE_HALF_LIFE: Duration = Duration::from_secs(60);
 /// A lazily started tool that this node did not use there for this long has probably been stopped again.
 const WARM: Duration = Duration::from_secs(300);
 
-type EstimateKey = (NodeId, ToolName, u8);
+/// Natural logarithm of how far off an estimate may be: a factor of three. Beyond it the prior takes over, if it is better.
+const FAR_OFF: f64 = 1.098_612_288_668_109_8;
 
 #[derive(Debug, Clone, Copy)]
 struct Estimate {
     /// Moving average of the natural logarithm of the duration in milliseconds.
     log_ms: f64,
+    /// Moving average of how far that average was off, as a factor in natural logarithms, before each observation.
+    miss: f64,
+    /// The same of the prior.
+    prior_miss: f64,
     observations: u32,
     at: Instant,
+}
+
+impl Estimate {
+    /// Durations jump about so much that their average says less than the card.
+    fn is_useless(&self) -> bool {
+        self.miss > FAR_OFF && self.prior_miss < self.miss
+    }
+}
+
+/// A call that ended with a result of its tool.
+#[derive(Debug, Clone, Copy)]
+pub struct Observation<'a> {
+    /// Where it ran.
+    pub node: NodeId,
+    /// The tool.
+    pub tool: &'a ToolName,
+    /// Bytes that it worked on.
+    pub work_bytes: u64,
+    /// What the card made of it, in milliseconds.
+    pub prior_ms: f64,
+    /// How long it ran, in milliseconds.
+    pub elapsed_ms: u64,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -40,7 +69,9 @@ struct Failures {
 /// Measurements of this node; only it writes them.
 #[derive(Debug, Clone, Default)]
 pub struct History {
-    estimates: BTreeMap<EstimateKey, Estimate>,
+    estimates: BTreeMap<ToolName, BTreeMap<(NodeId, u8), Estimate>>,
+    /// Estimates of all tools.
+    kept: usize,
     bandwidth: BTreeMap<NodeId, (f64, Instant)>,
     failures: BTreeMap<NodeId, Failures>,
 }
@@ -58,18 +89,85 @@ fn make_room<K: Ord + Clone, V>(map: &mut BTreeMap<K, V>, key: &K, most: usize, 
     }
 }
 
+/// A tenth of a millisecond is as short as anything gets.
+fn log(ms: f64) -> f64 {
+    ms.max(0.1).ln()
+}
+
 impl History {
-    /// A call ended with a result of the tool: how long it ran there, in milliseconds.
-    pub fn record(&mut self, node: NodeId, tool: &ToolName, work_bytes: u64, elapsed_ms: u64, now: Instant) {
+    /// A call ended with a result of the tool.
+    ///
+    /// Returns what is known of such calls now, to be kept over a restart.
+    pub fn record(&mut self, call: Observation<'_>, now: Instant) -> KeptEstimate {
         #[expect(clippy::cast_precision_loss, reason = "a duration, not an identity")]
-        let log_ms = (elapsed_ms as f64).max(0.1).ln();
-        let key = (node, tool.clone(), size_bucket(work_bytes));
-        make_room(&mut self.estimates, &key, ESTIMATES, |e| e.at);
-        let estimate = self.estimates.entry(key).or_insert(Estimate { log_ms, observations: 0, at: now });
+        let log_ms = log(call.elapsed_ms as f64);
+        let key = (call.node, size_bucket(call.work_bytes));
+        let prior_miss = (log(call.prior_ms) - log_ms).abs();
+        let first = Estimate { log_ms, miss: 0.0, prior_miss, observations: 0, at: now };
+        let estimate = self.entry(call.tool, key, first);
+        estimate.miss += NEWEST * ((estimate.log_ms - log_ms).abs() - estimate.miss);
+        estimate.prior_miss += NEWEST * (prior_miss - estimate.prior_miss);
         estimate.log_ms += NEWEST * (log_ms - estimate.log_ms);
         estimate.observations = estimate.observations.saturating_add(1);
         estimate.at = now;
-        self.settle(node, 0.0, now);
+        let kept = *estimate;
+        self.settle(call.node, 0.0, now);
+        KeptEstimate {
+            node: call.node,
+            tool: call.tool.clone(),
+            size_bucket: key.1,
+            log_ms: kept.log_ms,
+            miss: kept.miss,
+            prior_miss: kept.prior_miss,
+            observations: kept.observations,
+            age: Duration::ZERO,
+        }
+    }
+
+    /// Takes what was kept over a restart. What is no number is left out: a file of this machine is input too.
+    pub fn restore(&mut self, kept: impl IntoIterator<Item = KeptEstimate>, now: Instant) {
+        for one in kept.into_iter().take(ESTIMATES) {
+            if ![one.log_ms, one.miss, one.prior_miss].iter().all(|x| x.is_finite() && x.abs() < LONGEST_LOG)
+            {
+                continue;
+            }
+            // The clock of a machine that has just started knows no time so long ago; nothing is warm then.
+            let Some(at) = now.checked_sub(one.age.min(WARM)) else { continue };
+            let first = Estimate {
+                log_ms: one.log_ms,
+                miss: one.miss.max(0.0),
+                prior_miss: one.prior_miss.max(0.0),
+                observations: one.observations,
+                at,
+            };
+            self.entry(&one.tool, (one.node, one.size_bucket), first);
+        }
+    }
+
+    fn entry(&mut self, tool: &ToolName, key: (NodeId, u8), first: Estimate) -> &mut Estimate {
+        let known = self.estimates.get(tool).is_some_and(|t| t.contains_key(&key));
+        if !known {
+            if self.kept >= ESTIMATES {
+                self.forget_oldest();
+            }
+            self.kept += 1;
+        }
+        self.estimates.entry(tool.clone()).or_default().entry(key).or_insert(first)
+    }
+
+    fn forget_oldest(&mut self) {
+        let all =
+            self.estimates.iter().flat_map(|(tool, e)| e.iter().map(move |(key, e)| (e.at, tool, *key)));
+        let Some((_, tool, key)) = all.min_by_key(|(at, ..)| *at) else { return };
+        let tool = tool.clone();
+        if let Some(of_tool) = self.estimates.get_mut(&tool) {
+            if of_tool.remove(&key).is_some() {
+                self.kept -= 1;
+            }
+            if of_tool.is_empty() {
+                self.estimates.remove(&tool);
+            }
+        }
     }
 
     /// The node lost a step, did not answer, or could not start a tool it offers. A tool's own error is no failure.
@@ -114,27 +212,33 @@ impl History {
         self.bandwidth.get(&node).map_or(BANDWIDTH, |(rate, _)| rate.max(1.0))
     }
 
-    /// Expected duration of a call, in milliseconds: what was measured, pulled towards `prior_ms` while there is little of it.
+    /// Expected duration of a call, in milliseconds: what was measured, pulled towards `prior_ms` while there is little of it; the
+    /// prior alone when measurements are of no use.
     pub(super) fn exec_ms(&self, node: NodeId, tool: &ToolName, work_bytes: u64, prior_ms: f64) -> f64 {
-        match self.estimates.get(&(node, tool.clone(), size_bucket(work_bytes))) {
-            None => prior_ms,
-            Some(e) => {
+        match self.estimates.get(tool).and_then(|e| e.get(&(node, size_bucket(work_bytes)))) {
+            Some(e) if !e.is_useless() => {
                 let n = f64::from(e.observations);
                 (PRIOR_WEIGHT * prior_ms + n * e.log_ms.exp()) / (PRIOR_WEIGHT + n)
             }
+            _ => prior_ms,
         }
     }
 
     /// Whether this node used the tool there a short while ago, so that it is still loaded.
     pub(super) fn is_warm(&self, node: NodeId, tool: &ToolName, now: Instant) -> bool {
-        let of_tool = (node, tool.clone(), 0)..=(node, tool.clone(), u8::MAX);
-        self.estimates.range(of_tool).any(|(_, e)| now.saturating_duration_since(e.at) < WARM)
+        let Some(of_tool) = self.estimates.get(tool) else { return false };
+        let mut there = of_tool.range((node, 0)..=(node, u8::MAX));
+        there.any(|(_, e)| now.saturating_duration_since(e.at) < WARM)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn call(tool: &ToolName, node: NodeId, work_bytes: u64, elapsed_ms: u64) -> Observation<'_> {
+        Observation { node, tool, work_bytes, prior_ms: 100.0, elapsed_ms }
+    }
 
     fn node() -> NodeId {
         NodeId::from_bytes([1; 32])
@@ -149,11 +253,11 @@ mod tests {
         let mut h = History::default();
         let now = Instant::now();
         assert_eq!(h.exec_ms(node(), &tool(), 0, 100.0), 100.0);
-        h.record(node(), &tool(), 0, 1000, now);
+        h.record(call(&tool(), node(), 0, 1000), now);
         let after_one = h.exec_ms(node(), &tool(), 0, 100.0);
         assert!((after_one - 325.0).abs() < 1e-6, "(3 * 100 + 1 * 1000) / 4, got {after_one}");
         for _ in 0..100 {
-            h.record(node(), &tool(), 0, 1000, now);
+            h.record(call(&tool(), node(), 0, 1000), now);
         }
         assert!(h.exec_ms(node(), &tool(), 0, 100.0) > 950.0);
         assert_eq!(h.exec_ms(node(), &tool(), 1 << 20, 100.0), 100.0, "another size is another estimate");
@@ -174,7 +278,7 @@ mod tests {
         let rate = h.failure_rate(node(), now);
         assert!((rate - 0.25).abs() < 1e-9);
         assert!((h.failure_rate(node(), now + FAILURE_HALF_LIFE) - rate / 2.0).abs() < 1e-9);
-        h.record(node(), &tool(), 0, 1, now);
+        h.record(call(&tool(), node(), 0, 1), now);
         assert!(h.failure_rate(node(), now) < rate);
         assert_eq!(h.failure_rate(node(), now + 20 * FAILURE_HALF_LIFE), 0.0);
     }
@@ -194,7 +298,7 @@ mod tests {
         let mut h = History::default();
         let now = Instant::now();
         assert!(!h.is_warm(node(), &tool(), now));
-        h.record(node(), &tool(), 100, 1, now);
+        h.record(call(&tool(), node(), 100, 1), now);
         assert!(h.is_warm(node(), &tool(), now));
         assert!(!h.is_warm(node(), &tool(), now + WARM));
     }
@@ -210,9 +314,57 @@ mod tests {
             h.record_failure(node, now);
             h.record_transfer(node, 1 << 20, Duration::from_millis(1), now);
             for size in 0..5 {
-                h.record(node, &tool(), 1 << (size * 4), 1, now);
+                h.record(call(&tool(), node, 1 << (size * 4), 1), now);
             }
         }
-        assert_eq!((h.failures.len(), h.bandwidth.len(), h.estimates.len()), (NODES, NODES, ESTIMATES));
+        assert_eq!((h.failures.len(), h.bandwidth.len(), h.kept), (NODES, NODES, ESTIMATES));
+    }
+
+    #[test]
+    fn the_prior_takes_over_when_measurements_jump_about() {
+        let mut h = History::default();
+        let now = Instant::now();
+        for n in 0..40 {
+            h.record(call(&tool(), node(), 0, if n % 2 == 0 { 10 } else { 1000 }), now);
+        }
+        assert_eq!(h.exec_ms(node(), &tool(), 0, 100.0), 100.0, "a factor of ten in turn");
+        // The same measurements, with a card that is even further off.
+        let mut h = History::default();
+        for n in 0..40 {
+            let elapsed_ms = if n % 2 == 0 { 10 } else { 1000 };
+            h.record(Observation { prior_ms: 1e6, ..call(&tool(), node(), 0, elapsed_ms) }, now);
+        }
+        assert!(h.exec_ms(node(), &tool(), 0, 1e6) < 1e5, "a bad average is better than a worse card");
+        // A steady duration far from the card's: what is measured counts.
+        let mut h = History::default();
+        for _ in 0..40 {
+            h.record(call(&tool(), node(), 0, 20_000), now);
+        }
+        assert!(h.exec_ms(node(), &tool(), 0, 100.0) > 18_000.0);
+    }
+
+    #[test]
+    fn what_is_kept_is_what_was_known() {
+        let (mut before, now) = (History::default(), Instant::now());
+        let mut kept = Vec::new();
+        for n in 0..9 {
+            kept = vec![before.record(call(&tool(), node(), 5000, 300 + n), now)];
+        }
+        let later = now + Duration::from_secs(3600);
+        kept[0].age = Duration::from_secs(3600);
+        let mut after = History::default();
+        after.restore(kept.clone(), later);
+        assert_eq!(after.exec_ms(node(), &tool(), 5000, 7.0), before.exec_ms(node(), &tool(), 5000, 7.0));
+        assert!(!after.is_warm(node(), &tool(), later), "an hour ago");
+        kept[0].age = Duration::from_secs(1);
+        for broken in [f64::NAN, f64::INFINITY, 1e300] {
+            let damaged = KeptEstimate { log_ms: broken, ..kept[0].clone() };
+            let mut after = History::default();
+            after.restore([damaged], later);
+            assert_eq!(after.exec_ms(node(), &tool(), 5000, 7.0), 7.0);
+        }
+        let mut after = History::default();
+        after.restore(kept, later);
+        assert!(after.is_warm(node(), &tool(), later));
     }
 }

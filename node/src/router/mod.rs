@@ -16,6 +16,7 @@ mod history;
 mod reservation;
 #[cfg(test)]
 mod tests;
+mod tries;
 
 use std::collections::BTreeMap;
 
@@ -28,8 +29,9 @@ pub use self::{
     cost::Terms,
     decision::{Candidate, Decision, DecisionId, Filtered, InvalidDecisionId, Refusal},
     filter::FilterReason,
-    history::History,
+    history::{History, Observation},
     reservation::{OwnReservation, OwnReservations},
+    tries::Tries,
 };
 
 /// One step that needs a node.
@@ -73,21 +75,10 @@ pub enum ProbeResult {
     Silent,
 }
 
-/// The nodes that pass every filter except the question where the data is, and whose answer to that question is not in
-/// `probes`; empty for tools that need no data. The dispatcher asks all of them at once and then calls [`decide`].
-#[must_use]
-pub fn candidates(
-    view: &MeshView,
-    ask: &Ask,
-    history: &History,
-    reservations: &OwnReservations,
-    probes: &BTreeMap<NodeId, ProbeResult>,
-    now: Instant,
-) -> Vec<NodeId> {
-    decide(view, ask, history, reservations, probes, now).needs_probe
-}
-
 /// Places a step. Deterministic: equal inputs give an equal decision.
+///
+/// Nodes that pass every filter except the question where the data is, and whose answer to that question is not in `probes`, are
+/// in [`Decision::needs_probe`]; none for tools that need no data. The dispatcher asks all of them at once and decides again.
 #[must_use]
 pub fn decide(
     view: &MeshView,

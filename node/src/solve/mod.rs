@@ -15,6 +15,7 @@
 pub mod block;
 pub mod check;
 pub mod citations;
+pub mod doubt;
 pub mod event;
 pub mod format;
 pub mod limits;

@@ -2,6 +2,7 @@
 use std::path::Path;
 
 use octomesh_protocol::id::{NodeName, RunId, StepId, ToolName};
+use octomesh_tools::regular;
 use serde::Serialize;
 use serde_json::{Value, json};
 
@@ -13,6 +14,9 @@ use super::{
     plan::{NeedsConfirmation, PlanError},
     state::{Refusal, SolveState},
 };
+
+/// No answer is longer: its record with all results may have 128 MiB.
+const ANSWER_BYTES: u64 = 128 * 1024 * 1024;
 
 /// A source of the answer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -127,8 +131,8 @@ impl RunOutcome {
     /// [`MemoryError`] when the record can't be read.
     pub fn load(run_id: RunId, dir: &Path) -> Result<Option<Self>, MemoryError> {
         let Some(memory) = SolveMemory::load(dir)? else { return Ok(None) };
-        // The answer is small: it was made by this program within its bounds. Without it the record still tells the rest.
-        let answer = std::fs::read_to_string(dir.join(ANSWER_FILE)).ok();
+        // Without it the record still tells the rest.
+        let answer = regular::read_text(&dir.join(ANSWER_FILE), ANSWER_BYTES).ok();
         Ok(Some(Self { answer, ..Self::from_memory(run_id, &memory) }))
     }
 

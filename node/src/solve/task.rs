@@ -9,6 +9,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     block::attempt_id,
+    doubt::OnUncertain,
     limits::{self, SolveLimits},
     memory::{MemoryError, SolveMemory},
     outcome::RunOutcome,
@@ -30,6 +31,8 @@ pub struct RunInput {
     pub dir: PathBuf,
     /// Bounds.
     pub limits: SolveLimits,
+    /// For the record of a run that ended `uncertain`: what somebody decided.
+    pub decision: Option<OnUncertain>,
 }
 
 /// What a run works with.
@@ -84,7 +87,10 @@ pub async fn run(
     let catalogue = Arc::new(ports.steps.catalogue());
     let cards: BTreeMap<ToolName, _> =
         catalogue.iter().map(|e| (e.card.name.clone(), Arc::clone(&e.card))).collect();
-    let state = SolveState::new(memory, input.limits, Arc::new(cards), ports.roles.revises_errors());
+    let mut state = SolveState::new(memory, input.limits, Arc::new(cards), ports.roles.revises_errors());
+    if let Some(decision) = input.decision {
+        state.decide(decision);
+    }
     let started_ms = (ports.now_ms)();
     let task = RunTask {
         deadline: Instant::now() + input.limits.max_time,

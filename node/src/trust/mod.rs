@@ -6,7 +6,11 @@ mod state;
 pub(crate) mod store;
 mod task;
 
-use std::{fmt, sync::Arc};
+use std::{
+    fmt,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 use octomesh_protocol::{
     id::{MeshId, NodeId},
@@ -42,6 +46,8 @@ pub(crate) struct Trust {
     pub(crate) revocations: Arc<RevocationSet>,
     /// Members that closed a session because this node is revoked, as far as they know; at most [`state::TELLERS`].
     told: Vec<NodeId>,
+    /// Files of stored revocations that are damaged and not used, and were not learnt again since the start.
+    damaged: Vec<PathBuf>,
 }
 
 /// Secrets before the current one that are kept, each for [`ROTATION_WINDOW_S`]: a machine that is off while a few nodes are revoked one
@@ -108,12 +114,16 @@ impl fmt::Display for Exclusion {
             Self::Void { issuer } => {
                 write!(
                     f,
-                    "this node's certificate is void: admin {}, which issued it, was revoked",
+                    "this node's certificate is void: admin {}, which issued it, was revoked (this node itself was not)",
                     issuer.short()
                 )
             }
             Self::Told { by } => {
-                write!(f, "{} member(s) ended the session because this node was revoked", by.len())
+                write!(
+                    f,
+                    "{} member(s) ended the session because this node, or the admin that issued its certificate, was revoked",
+                    by.len()
+                )
             }
         }
     }
@@ -121,8 +131,17 @@ impl fmt::Display for Exclusion {
 
 impl Exclusion {
     /// What its owner can do.
-    pub(crate) const HINT: &'static str =
-        "a revocation is for good: `octomesh leave`, then `octomesh join` in the same home with a new ticket";
+    pub(crate) const fn hint(&self) -> &'static str {
+        match self {
+            Self::Void { .. } => {
+                "it needs a certificate of another admin: have one made there with `octomesh invite`, then here `octomesh leave` and \
+                 `octomesh join` with that ticket"
+            }
+            Self::Revoked { .. } | Self::Told { .. } => {
+                "a revocation is for good: `octomesh leave`, then `octomesh join` in the same home with a new ticket"
+            }
+        }
+    }
 }
 
 impl Trust {
@@ -134,7 +153,48 @@ impl Trust {
         revocations: RevocationSet,
     ) -> Self {
         let mesh = chain.root().mesh_id();
-        Self { node, mesh, chain, secrets, revocations: Arc::new(revocations), told: Vec::new() }
+        Self {
+            node,
+            mesh,
+            chain,
+            secrets,
+            revocations: Arc::new(revocations),
+            told: Vec::new(),
+            damaged: Vec::new(),
+        }
+    }
+
+    /// What the files of a home say when a node starts. `secret` is the first one of the mesh.
+    ///
+    /// # Errors
+    /// [`store::StoreError`]: without these files a node would be refused everywhere, or would let in who is out.
+    pub(crate) fn load(
+        store: &store::Store,
+        node: NodeId,
+        chain: CertificateChain,
+        secret: MeshSecret,
+    ) -> Result<Self, store::StoreError> {
+        let mesh = chain.root().mesh_id();
+        let secrets = store.secrets(mesh, secret)?;
+        let (revocations, damaged) = store.load(mesh)?;
+        Ok(Self { damaged, ..Self::new(node, chain, secrets, revocations) })
+    }
+
+    /// What its owner should know of the files.
+    pub(crate) fn warning(&self) -> Option<String> {
+        let first = self.damaged.first()?;
+        Some(format!(
+            "{} stored revocation(s) are damaged and not used, the first is {}: they are learnt again from other members; \
+             remove the files to end this warning",
+            self.damaged.len(),
+            first.display()
+        ))
+    }
+
+    /// Damaged files that are gone or were written anew are none.
+    fn mended(&self, still: impl Fn(&Path) -> bool) -> Option<Self> {
+        let damaged: Vec<PathBuf> = self.damaged.iter().filter(|path| still(path)).cloned().collect();
+        (damaged.len() != self.damaged.len()).then(|| Self { damaged, ..self.clone() })
     }
 
     /// A snapshot that never changes, for tests and benches.

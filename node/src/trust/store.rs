@@ -2,7 +2,7 @@
 //! and is private like a key.
 use std::{
     fs,
-    io::{self, Read, Write},
+    io::{self, Write},
     os::unix::fs::DirBuilderExt,
     path::{Path, PathBuf},
     sync::Arc,
@@ -15,6 +15,7 @@ use octomesh_protocol::{
     session::secret::{MeshSecret, SECRET_BYTES},
     trust::{CertificateChain, RevocationSet, SignedRevocation, SignedRotation},
 };
+use octomesh_tools::regular;
 use serde::{Deserialize, Serialize};
 use zeroize::{Zeroize, Zeroizing};
 
@@ -126,15 +127,24 @@ impl Store {
     ///
     /// # Errors
     /// [`StoreError::Io`] when the folder can't be read.
+    #[cfg(any(test, feature = "testing"))]
     pub(crate) fn revocations(&self, mesh: MeshId) -> Result<RevocationSet, StoreError> {
+        self.load(mesh).map(|(set, _)| set)
+    }
+
+    /// The same, with the files of those that are damaged.
+    ///
+    /// # Errors
+    /// As above.
+    pub(super) fn load(&self, mesh: MeshId) -> Result<(RevocationSet, Vec<PathBuf>), StoreError> {
         let (set, damaged) = self.look(mesh)?;
-        for path in damaged {
+        for path in &damaged {
             tracing::warn!(
                 path = %path.display(),
                 "a stored revocation is damaged and not used; it is learnt again from other members. Remove the file to end this warning"
             );
         }
-        Ok(set)
+        Ok((set, damaged))
     }
 
     /// Reads all that a start reads, for `octomesh doctor`: the stored revocations that are damaged.
@@ -244,14 +254,7 @@ pub(crate) fn write_joined(
 }
 
 fn read(path: &Path) -> Result<Zeroizing<Vec<u8>>, StoreError> {
-    // A pipe would never answer, and a start waits for this.
-    if !fs::metadata(path).map_err(at(path))?.is_file() {
-        return Err(at(path)(io::Error::new(io::ErrorKind::InvalidInput, "no regular file")));
-    }
-    let mut bytes = Zeroizing::new(Vec::new());
-    let file = fs::File::open(path).map_err(at(path))?;
-    file.take(LONGEST_FILE).read_to_end(&mut bytes).map_err(at(path))?;
-    Ok(bytes)
+    regular::read(path, LONGEST_FILE).map(Zeroizing::new).map_err(at(path))
 }
 
 /// Writes a file of mode 0600, whole or not at all. The mode is there from the first byte, never narrowed afterwards.

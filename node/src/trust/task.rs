@@ -1,5 +1,5 @@
 //! The task that owns trust: checks what comes, writes it, publishes it.
-use std::{sync::Arc, time::Duration};
+use std::{path::Path, sync::Arc, time::Duration};
 
 use octomesh_protocol::{
     id::{NodeId, RevocationId},
@@ -209,7 +209,7 @@ impl TrustParts {
         let (out, trust) = watch::channel(Arc::new(self.trust.clone()));
         let state = TrustState::new(self.trust);
         if let Some(exclusion) = state.now.exclusion() {
-            tracing::error!("{exclusion}; {}", Exclusion::HINT);
+            tracing::error!("{exclusion}; {}", exclusion.hint());
         }
         let (root, clock) = (Arc::clone(&self.root), Arc::clone(&self.clock));
         let task = Task {
@@ -266,6 +266,7 @@ impl Task {
                     None => break,
                 },
                 _ = tick.tick() => {
+                    self.mended(&|path| path.exists());
                     if let Err(error) = self.input(Input::Tick) {
                         tracing::warn!(%error, "an old mesh secret can't be removed from the disk");
                     }
@@ -318,11 +319,26 @@ impl Task {
             }
         }
         self.state.now = change.next;
+        if let Some(Write::Revocation { signed, .. }) = &change.write {
+            // Written over it.
+            let name = signed.id().to_string();
+            if let Some(next) = self.state.now.mended(|path| path.file_name().is_none_or(|n| *n != *name)) {
+                self.state.now = next;
+            }
+        }
         self.out.send_replace(Arc::new(self.state.now.clone()));
         if let Some(exclusion) = self.state.now.exclusion().filter(|e| Some(e) != before.as_ref()) {
-            tracing::error!("{exclusion}; {}", Exclusion::HINT);
+            tracing::error!("{exclusion}; {}", exclusion.hint());
         }
         Ok(true)
+    }
+
+    /// Forgets the damaged files that are `still` no more.
+    fn mended(&mut self, still: &dyn Fn(&Path) -> bool) {
+        if let Some(next) = self.state.now.mended(still) {
+            self.state.now = next;
+            self.out.send_replace(Arc::new(self.state.now.clone()));
+        }
     }
 
     fn learn(&mut self, bytes: &[u8]) {

@@ -210,3 +210,47 @@ async fn the_secret_of_a_revoked_admin_is_signed_again() {
     // Of others' secrets none is made again.
     assert_eq!(house.handle.revoke(ask(id(5), false)).await.unwrap().secret_generation, 2);
 }
+
+/// `status` counts them until they are learnt again or removed.
+#[tokio::test]
+async fn damaged_files_are_told_until_they_are_mended() {
+    let folder = tempfile::tempdir().unwrap();
+    let files = folder.path().join("revocations");
+    std::fs::create_dir(&files).unwrap();
+    for node in [5, 6] {
+        std::fs::write(files.join(out(node).id().to_string()), "damaged").unwrap();
+    }
+    let store = Store::new(folder.path().to_owned());
+    let held = Trust::load(&store, id(3), chain(3, Role::Worker), secret(7)).unwrap();
+    let warning = held.warning().unwrap();
+    assert!(
+        warning.starts_with("2 stored revocation(s) are damaged") && warning.contains("remove"),
+        "{warning}"
+    );
+    let parts = TrustParts {
+        identity: Arc::new(identity(3)),
+        root: Arc::new(|| None),
+        trust: held,
+        store,
+        clock: Arc::new(TestClock::new(NOW, 3)),
+    };
+    let (handle, task) = parts.start(CancellationToken::new());
+    let mut tasks = JoinSet::new();
+    tasks.spawn(task);
+    handle.learn(vec![out(5).to_bytes().unwrap()]).await.unwrap();
+    assert!(handle.now().warning().unwrap().starts_with("1 stored"), "written over");
+    std::fs::remove_file(files.join(out(6).id().to_string())).unwrap();
+    assert!(handle.now().mended(|path| path.exists()).unwrap().warning().is_none());
+}
+
+#[test]
+fn a_void_certificate_is_told_apart_from_a_revoked_node() {
+    let void = Exclusion::Void { issuer: id(2) };
+    assert!(
+        void.to_string().contains("void") && !void.to_string().contains("this node was revoked"),
+        "{void}"
+    );
+    assert!(void.hint().contains("another admin"));
+    let revoked = Exclusion::Revoked { at: NOW, by: Issuer::Root, reason: String::new() };
+    assert!(revoked.to_string().contains("this node was revoked") && void.hint() != revoked.hint());
+}

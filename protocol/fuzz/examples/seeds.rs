@@ -16,6 +16,7 @@ use octomesh_protocol::{
         Cancel, Event, EventKind, Granted, Have, Message, Missing, Outcome, Probe, RefuseReason, Refused,
         Renew, Reserve, Start, StatusQuery, StatusReply, StepStatus,
     },
+    swim::{Liveness, MemberRecord, Message as Swim, Page},
     sync::{MemberAddress, RenewRefusal, Renewal, Sync, SyncReply, SyncRequest},
     trust::{Role, SecretStamp, Side, SignedRevocation, SignedRotation, Ticket, identity_payload},
 };
@@ -46,6 +47,7 @@ fn step_messages() -> Vec<Message> {
             argument_bytes: 2,
             deadline_ms: 60_000,
             epoch: 1,
+ longest_wait_ms: 300,
         }
         .into(),
         Granted { lease: LeaseId(7), state }.into(),
@@ -159,6 +161,45 @@ fn sync() -> Vec<Vec<u8>> {
     requests.chain(replies.iter().map(|reply| [vec![1], reply.to_bytes().unwrap()].concat())).collect()
 }
 
+/// Frames without their length.
+fn swim() -> Vec<Vec<u8>> {
+    let record = |byte: u8, state| MemberRecord {
+        node: node(byte),
+        incarnation: NOW,
+        bump: 1,
+        left: byte == 2,
+        refutations: 3,
+        state,
+    };
+    let members = vec![record(1, Liveness::Alive), record(2, Liveness::Down), record(3, Liveness::Suspect)];
+    let packet = swim_packets().pop().unwrap();
+    let messages =
+        [Swim::Packet(packet), Swim::Ask(None), Swim::Ask(Some(node(7))), Swim::Page(Page { members, more: true })];
+    messages.iter().map(|message| message.to_frame().unwrap()[LENGTH_BYTES..].to_vec()).collect()
+}
+
+/// One of each kind, by hand: the types are the node's.
+fn swim_packets() -> Vec<Vec<u8>> {
+    let identity = |byte: u8| [&[byte; 32][..], &NOW.to_be_bytes(), &3u32.to_be_bytes(), &[byte & 1]].concat();
+    let member = |byte: u8, state: u8| [&identity(byte)[..], &[0, 1, state]].concat();
+    let packet = |kind: u8| {
+        let mut bytes = [&identity(2)[..], &[0, 5], &identity(4), &[kind]].concat();
+        if kind <= 6 {
+            bytes.push(200);
+        }
+        if (3..=6).contains(&kind) {
+            bytes.extend(identity(6));
+        }
+        // Neither an announcement nor its like carries members.
+        if kind != 7 && kind != 11 {
+            bytes.extend([0, 2]);
+            bytes.extend([member(3, 2), member(8, 1)].concat());
+        }
+        bytes
+    };
+    [1, 2, 3, 4, 5, 6, 7, 8, 11, 9].map(packet).to_vec()
+}
+
 fn seeds() -> Vec<(&'static str, Vec<Vec<u8>>)> {
     let edits = || vec![vec![], vec![0, 0, 0], vec![0, 40, 1], vec![5], vec![200]];
     let entry = |tool: &str| ManifestEntry {
@@ -220,6 +261,8 @@ fn seeds() -> Vec<(&'static str, Vec<Vec<u8>>)> {
             ],
         ),
         ("sync", sync()),
+        ("swim", swim()),
+        ("swim_packet", swim_packets()),
         ("revocation", vec![revocation()]),
         ("rotation", vec![rotation()]),
         (

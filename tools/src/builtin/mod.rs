@@ -1,7 +1,10 @@
 //! The tools that every node has. One file per tool; its card is the TOML file of the same name in `cards/`.
 use std::sync::Arc;
 
-use octomesh_protocol::{card::ToolCard, id::NodeName};
+use octomesh_protocol::{
+    card::ToolCard,
+    id::{CardHash, NodeName},
+};
 use serde_json::Value;
 
 use crate::{
@@ -29,8 +32,19 @@ pub mod tool_info;
 
 /// What `tool_info` searches: every tool of the mesh with the nodes that have it. The node gives it.
 pub trait Catalogue: Send + Sync {
-    /// The cards of all available tools, each with the nodes that offer it (none: only this node).
-    fn cards(&self) -> Vec<(Arc<ToolCard>, Vec<NodeName>)>;
+    /// All available tools, each card once.
+    fn cards(&self) -> Vec<Listed>;
+}
+
+/// A tool that `tool_info` may find.
+#[derive(Debug, Clone)]
+pub struct Listed {
+    /// What it is.
+    pub card: Arc<ToolCard>,
+    /// The hash of that.
+    pub hash: CardHash,
+    /// The nodes that offer it; none: only this node.
+    pub nodes: Vec<NodeName>,
 }
 
 /// Registers the built-in tools that run in the node's own process.

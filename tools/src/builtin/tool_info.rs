@@ -2,15 +2,12 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use async_trait::async_trait;
-use octomesh_protocol::{
-    card::ToolCard,
-    id::{NodeName, ToolName},
-    limits::OUTPUT_BYTES,
-};
+use octomesh_protocol::{card::ToolCard, id::ToolName, limits::OUTPUT_BYTES};
 use serde_json::{Value, json};
 
-use super::Catalogue;
+use super::{Catalogue, Listed};
 use crate::{
+    names::ModelNames,
     registry::RegistryError,
     search::SearchIndex,
     tool::{Arguments, CallContext, Tool, ToolError, ToolOutput},
@@ -45,31 +42,35 @@ impl ToolInfo {
         Ok(Self { card, catalogue, index: Mutex::new(None) })
     }
 
-    fn index(&self, cards: &[(Arc<ToolCard>, Vec<NodeName>)]) -> Arc<SearchIndex> {
+    fn index(&self, cards: &[Listed]) -> Arc<SearchIndex> {
         let mut kept = self.index.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(index) = &*kept {
             let same = index.cards().len() == cards.len()
-                && index.cards().iter().zip(cards).all(|(a, (b, _))| Arc::ptr_eq(a, b));
+                && index.cards().iter().zip(cards).all(|(a, b)| Arc::ptr_eq(a, &b.card));
             if same {
                 return Arc::clone(index);
             }
         }
-        let index = Arc::new(SearchIndex::new(cards.iter().map(|(card, _)| Arc::clone(card))));
+        let index = Arc::new(SearchIndex::new(cards.iter().map(|tool| Arc::clone(&tool.card))));
         *kept = Some(Arc::clone(&index));
         index
     }
 
     fn find(&self, query: &str, max: usize) -> Vec<Value> {
         let cards = self.catalogue.cards();
-        let exact = |card: &ToolCard| card.name.as_str() == query;
-        let named: Vec<_> = cards.iter().filter(|(card, _)| exact(card)).take(max).collect();
+        let names = ModelNames::new(cards.iter().map(|tool| (tool.card.name.as_str(), tool.hash)));
+        let name = |tool: &Listed| names.name(tool.card.name.as_str(), tool.hash).map(str::to_owned);
+        let shown = |tool: &Listed| describe(tool, name(tool));
+        // The tool's own name means all of its variants.
+        let exact = |tool: &&Listed| tool.card.name.as_str() == query || name(tool).as_deref() == Some(query);
+        let named: Vec<_> = cards.iter().filter(exact).take(max).map(shown).collect();
         if !named.is_empty() {
-            return named.into_iter().map(|(card, nodes)| describe(card, nodes)).collect();
+            return named;
         }
         let hits = self.index(&cards).search(query, max);
         hits.iter()
-            .filter_map(|hit| cards.iter().find(|(card, _)| Arc::ptr_eq(card, &hit.card)))
-            .map(|(card, nodes)| describe(card, nodes))
+            .filter_map(|hit| cards.iter().find(|tool| Arc::ptr_eq(&tool.card, &hit.card)))
+            .map(shown)
             .collect()
     }
 }
@@ -115,14 +116,16 @@ fn fit(query: &str, mut tools: Vec<Value>) -> Value {
     }
 }
 
-fn describe(card: &ToolCard, nodes: &[NodeName]) -> Value {
+/// `name`: what a model calls it by.
+fn describe(tool: &Listed, name: Option<String>) -> Value {
+    let Listed { card, nodes, .. } = tool;
     let examples: Vec<Value> = card
         .examples
         .iter()
         .map(|e| json!({ "description": e.description, "arguments": e.arguments }))
         .collect();
     let mut value = json!({
-        "name": card.name,
+        "name": name.unwrap_or_else(|| card.name.to_string()),
         "description": card.description,
         "parameters": card.input_schema,
         "examples": examples,

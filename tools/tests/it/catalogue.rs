@@ -2,7 +2,7 @@ use std::sync::Arc;
 
 use octomesh_protocol::{card::ToolCard, id::NodeName};
 use octomesh_tools::{
-    builtin::{self, Catalogue, echo::Echo},
+    builtin::{self, Catalogue, Listed, echo::Echo},
     registry::Registry,
     tool::Tool,
 };
@@ -42,11 +42,38 @@ async fn nothing_found_is_said_and_limits_hold() {
 }
 
 /// A mesh with many large cards.
-struct Mesh(Vec<(Arc<ToolCard>, Vec<NodeName>)>);
+struct Mesh(Vec<Listed>);
 
 impl Catalogue for Mesh {
-    fn cards(&self) -> Vec<(Arc<ToolCard>, Vec<NodeName>)> {
+    fn cards(&self) -> Vec<Listed> {
         self.0.clone()
+    }
+}
+
+fn listed(card: ToolCard, node: &str) -> Listed {
+    let hash = card.hash().unwrap();
+    Listed { card: Arc::new(card), hash, nodes: vec![NodeName::parse(node).unwrap()] }
+}
+
+#[tokio::test]
+async fn variants_are_found_by_the_tools_name_and_each_by_its_own() {
+    let echo = |version: &str, node| {
+        let mut card = (**Echo::new().unwrap().card()).clone();
+        card.version = version.to_owned();
+        listed(card, node)
+    };
+    let mut node = Node::new();
+    node.registry = Registry::new();
+    let mesh = Mesh(vec![echo("1", "attic"), echo("2", "pi")]);
+    builtin::register_all(&node.registry, Arc::new(mesh)).unwrap();
+    let both = node.ok("tool_info", json!({"query": "echo"})).await;
+    let names = names(&both);
+    assert!(names.len() == 2 && names[0] != names[1], "{names:?}");
+    for (name, holder) in [(names[0], "attic"), (names[1], "pi")] {
+        assert!(name.starts_with("echo-"), "{name}");
+        let one = node.ok("tool_info", json!({ "query": name })).await;
+        assert_eq!(one["tools"].as_array().unwrap().len(), 1, "{one}");
+        assert_eq!((&one["tools"][0]["name"], &one["tools"][0]["nodes"]), (&json!(name), &json!([holder])));
     }
 }
 
@@ -57,7 +84,7 @@ async fn the_whole_mesh_is_searched_and_the_result_fits() {
             let mut card = (**Echo::new().unwrap().card()).clone();
             card.name = name(&format!("lamp_{i}"));
             card.description = format!("Switches lamp {i}. {}", "Long. ".repeat(4000));
-            (Arc::new(card), vec![NodeName::parse("attic").unwrap()])
+            listed(card, "attic")
         })
         .collect();
     let mut node = Node::new();

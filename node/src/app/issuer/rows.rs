@@ -6,12 +6,16 @@ use octomesh_protocol::{
     id::NodeName,
     trust::{CertificateChain, Grants, Role},
 };
+use octomesh_tools::regular;
 use serde::{Deserialize, Serialize};
 
 use crate::app::home::{self, HomeError};
 
 /// Tickets kept after they ended, so that a late joiner is told "expired" or "used" instead of "unknown".
 const ENDED_TICKETS: usize = 256;
+
+/// Far more than all tickets that are open or remembered, each with many uses; a larger file is not ours.
+const LONGEST_FILE: u64 = 64 * 1024 * 1024;
 
 /// A ticket.
 #[derive(Clone, Serialize, Deserialize)]
@@ -61,8 +65,8 @@ pub(super) struct Rows {
 impl Rows {
     /// Those of the file; none, and a line in the log, when it is damaged.
     pub(super) fn read(file: &Path) -> Self {
-        let rows = match std::fs::read(file) {
-            Ok(bytes) => serde_json::from_slice(&bytes).unwrap_or_else(|error| {
+        let rows = match regular::read(file, LONGEST_FILE) {
+            Ok(bytes) => serde_json::from_slice(&zeroize::Zeroizing::new(bytes)).unwrap_or_else(|error| {
                 tracing::warn!(path = %file.display(), %error, "tickets are damaged and void; make new ones");
                 Vec::new()
             }),
@@ -104,5 +108,21 @@ impl Rows {
         home::write_private(&self.file, &text)?;
         self.rows = next;
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_no_file_of_tickets_is_left() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("tickets.json");
+        assert!(std::process::Command::new("mkfifo").arg(&path).status().unwrap().success());
+        assert!(Rows::read(&path).rows.is_empty(), "and nobody waits for it");
+        std::fs::remove_file(&path).unwrap();
+        std::fs::File::create(&path).unwrap().set_len(1 << 40).unwrap();
+        assert!(Rows::read(&path).rows.is_empty());
     }
 }

@@ -61,3 +61,21 @@ fn a_warning_comes_when_it_was_not_renewed_and_ends_soon() {
     assert!(soon.contains("ends in 29 d") && soon.contains("no node that could issue it"), "{soon}");
     assert!(handle.warning(&chain, YEAR.ends + 1).unwrap().contains("has ended"));
 }
+
+/// The clock was ahead while the root key was at hand, and was then set right.
+#[test]
+fn a_certificate_of_the_future_is_due_at_once() {
+    let future = Life { from: NOW + LIFETIME_S, ends: NOW + 2 * LIFETIME_S };
+    assert!(future.is_due(NOW) && !YEAR.is_due(NOW));
+    assert!(!YEAR.is_due(NOW - CLOCK_TOLERANCE_S), "clocks differ a little");
+    assert!(YEAR.is_due(NOW - CLOCK_TOLERANCE_S - 1) && YEAR.is_due(YEAR.due()));
+    let mut ahead = request(3, Role::Worker);
+    ahead.now = future.from;
+    let (ahead, today) = (root().issue(ahead).unwrap(), chain(3, Role::Worker));
+    assert!(accepted(ahead.leaf().unwrap(), ahead.ends(), &today, None).is_err());
+    assert_eq!(accepted(ahead.leaf().unwrap(), None, &today, None), Ok(()));
+    let (commands, _inbox) = mpsc::channel(1);
+    let (_out, failed) = watch::channel(None);
+    let warning = RenewalHandle { commands, failed }.warning(&ahead, NOW).unwrap();
+    assert!(warning.contains("clock was ahead") && warning.contains("Set the clock"), "{warning}");
+}

@@ -61,7 +61,7 @@ fn advice(r: &RefusalEntry) -> &'static str {
              ended: `octomesh invite` at an admin, `octomesh join` on the machine whose certificate it is"
         }
         "revoked" if this_is_refused => {
-            "this node was taken out of the mesh for good: `octomesh leave`, then `octomesh join` with a new ticket; it comes back as a new node"
+            "this node, or the admin that issued its certificate, was taken out of the mesh for good: `octomesh leave`, then `octomesh join` with a new ticket; it comes back as a new node"
         }
         "revoked" => "nothing, it is kept out; stop the node there",
         "identity_in_use" => {

@@ -4,7 +4,7 @@ use octomesh_protocol::card::SandboxLevel;
 use super::Check;
 use crate::{
     api::types::{NodesReply, RefusalsReply, StatusReply},
-    cli::{CliError, Context, Exit},
+    cli::{CliError, Context, Exit, render::via},
 };
 
 /// What the node said.
@@ -55,8 +55,11 @@ pub(super) fn checks(seen: &Seen) -> Vec<Check> {
             return vec![Check::fail("api", error.body.message.clone(), fix)];
         }
     };
-    let mut checks =
-        vec![Check::ok("api", format!("{} answers at {}", status.name, seen.address)), sandbox(status)];
+    let mut checks = vec![
+        Check::ok("api", format!("{} answers at {}", status.name, seen.address)),
+        executor(status.not_ready.as_deref()),
+        sandbox(status),
+    ];
     checks.extend(status.warnings.iter().map(|w| Check::warn("node", w.clone(), "see `octomesh status`")));
     checks.extend(super::discovery::checks(status));
     checks.push(match &seen.nodes {
@@ -64,6 +67,17 @@ pub(super) fn checks(seen: &Seen) -> Vec<Check> {
         Err(error) => Check::fail("members", error.body.message.clone(), "see `octomesh nodes`"),
     });
     checks
+}
+
+fn executor(not_ready: Option<&str>) -> Check {
+    match not_ready {
+        None => Check::ok("executor", "the last self-call came to its end"),
+        Some(why) => Check::fail(
+            "executor",
+            format!("not ready, other nodes send no steps here: {why}"),
+            "look at the node's log and at the free space of its home; if nothing helps, stop it and start it again",
+        ),
+    }
 }
 
 fn sandbox(status: &StatusReply) -> Check {
@@ -95,7 +109,9 @@ fn members(reply: &NodesReply) -> Check {
     let (well, ill): (Vec<_>, Vec<_>) =
         others.partition(|node| node.state == "alive" && node.problem.is_none());
     if ill.is_empty() {
-        return Check::ok("members", format!("{} other member(s), all reachable", well.len()));
+        let relayed = well.iter().filter_map(|n| Some(format!("; {} is {}", n.name, via(n.relay.as_ref()?))));
+        let all = format!("{} other member(s), all reachable", well.len());
+        return Check::ok("members", std::iter::once(all).chain(relayed).collect::<String>());
     }
     let list: Vec<_> = ill
         .iter()
@@ -116,6 +132,7 @@ fn members_advice<'a>(problems: impl Iterator<Item = &'a str>) -> String {
                 "a home was copied and runs twice: stop one of the two, and let that machine join with a home and a ticket of \
                  its own"
             }
+            p if p.starts_with("not_ready") => "run `octomesh doctor` on the machine that is not ready",
             p if p.contains("revoked") => {
                 "who was revoked has to join anew: `octomesh leave`, then `octomesh join` there"
             }
@@ -129,7 +146,18 @@ fn members_advice<'a>(problems: impl Iterator<Item = &'a str>) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::members_advice;
+    use super::{executor, members_advice};
+    use crate::cli::doctor::CheckStatus;
+
+    #[test]
+    fn a_node_that_is_not_ready_fails_with_its_reason() {
+        assert_eq!(executor(None).status, CheckStatus::Ok);
+        let check = executor(Some("the executor has stopped"));
+        assert_eq!(check.status, CheckStatus::Fail);
+        assert!(check.detail.contains("the executor has stopped") && check.fix.is_some(), "{check:?}");
+        let advice = members_advice(["not_ready: its executor …"].into_iter());
+        assert!(advice.contains("octomesh doctor") && !advice.contains("9400"), "{advice}");
+    }
 
     #[test]
     fn each_kind_of_problem_has_its_own_step_once() {

@@ -30,6 +30,8 @@ pub(in crate::executor) struct Reservation {
     pub(in crate::executor) sandbox: SandboxLevel,
     /// The id that a new lease gets; random, not in use.
     pub(in crate::executor) lease: LeaseId,
+    /// A self-call: it takes no place of anybody's, so that a node whose places are all taken is not thought broken.
+    pub(in crate::executor) proof: bool,
 }
 
 /// A place.
@@ -54,13 +56,16 @@ pub(super) fn admit(
     now: Instant,
 ) -> Result<Admitted, Refusal> {
     let (request, caller) = (&ask.request, &ask.caller);
+    if ask.proof {
+        return admit_proof(state, ask, now);
+    }
     if !caller.local && !state.config.offers_tools {
         return Err((RefuseReason::Policy, "this node offers no tools".into()));
     }
     if request.epoch < state.epochs.of(caller.node, &request.key.run) {
         return Err((RefuseReason::Fenced, "a newer coordinator of this run was seen".into()));
     }
-    if let Some(id) = known(state, ask)? {
+    if let Some(id) = known(state, ask) {
         return Ok(Admitted::Known(id));
     }
     if state.draining {
@@ -71,49 +76,58 @@ pub(super) fn admit(
     check_load(state, ask, now)?;
     let held = check_memory(state, request, card, resources, now)?;
     let slot = state.has_free_slot() && state.queue.is_empty();
-    let places = state.leases.len() - state.taken();
-    if !slot && places >= state.config.queue() {
+    if !slot && state.waiting() >= state.config.queue() {
         return Err((RefuseReason::Busy, "all slots and the queue are full".into()));
     }
+    check_wait(state, request, now)?;
     let deadline = now + Duration::from_millis(request.deadline_ms).min(LONGEST);
     Ok(Admitted::New(Place { effect: card.effect, deadline, held }))
 }
 
-/// The lease that the key already has. A key belongs to the node that used it first. A step that was stopped, by a lost lease
-/// say, and may be repeated, gets a new one: its coordinator came back for it.
-fn known(state: &LeaseState, ask: &Reservation) -> Result<Option<LeaseId>, Refusal> {
-    let key = &ask.request.key;
-    let live = state.by_key.get(key).and_then(|id| Some((*id, state.leases.get(id)?.owner)));
-    let repeatable = ask.card.as_ref().is_ok_and(|(_, card)| card.effect.may_repeat());
-    let ended = || {
-        let ended = state.results.get(key)?;
-        let again =
-            repeatable && ended.outcome.status == StepStatus::Cancelled && ended.owner == ask.caller.node;
-        (!again).then_some((ended.lease, ended.owner))
-    };
-    let Some((id, owner)) = live.or_else(ended) else {
-        return Ok(None);
-    };
-    if owner == ask.caller.node {
-        Ok(Some(id))
-    } else {
-        Err((RefuseReason::Policy, "the step belongs to another node".into()))
+/// A self-call goes beside everything that can be full or switched off. There is one at a time; its key says nothing, or a peer
+/// could take it away.
+fn admit_proof(state: &LeaseState, ask: &Reservation, now: Instant) -> Result<Admitted, Refusal> {
+    if let Some((id, _)) = state.leases.iter().find(|(_, l)| l.proof) {
+        return Ok(Admitted::Known(*id));
     }
+    let effect = own_card(ask)?.1.effect;
+    let deadline = now + Duration::from_millis(ask.request.deadline_ms).min(LONGEST);
+    Ok(Admitted::New(Place { effect, deadline, held: Held { vram: None, memory: 0, at: now } }))
 }
 
-fn check_tool(ask: &Reservation) -> Result<&ToolCard, Refusal> {
+/// The lease that the key of this caller already has. A step that was stopped, by a lost lease say, and never began or may be
+/// repeated, gets a new one: its coordinator came back for it.
+fn known(state: &LeaseState, ask: &Reservation) -> Option<LeaseId> {
+    let (key, owner) = (&ask.request.key, ask.caller.node);
+    let live = state.by_key.get(&(key.clone(), owner)).copied();
+    let repeatable = ask.card.as_ref().is_ok_and(|(_, card)| card.effect.may_repeat());
+    let ended = || {
+        let ended = state.results.get(key, owner)?;
+        let again = (repeatable || !ended.ran) && ended.outcome.status == StepStatus::Cancelled;
+        (!again).then_some(ended.lease)
+    };
+    live.or_else(ended)
+}
+
+fn own_card(ask: &Reservation) -> Result<&(CardHash, Arc<ToolCard>), Refusal> {
     let name = &ask.request.tool;
     match &ask.card {
         Err(Absent::NoTool) => Err((RefuseReason::NoTool, format!("there is no tool {name} here"))),
         Err(Absent::Unavailable(why)) => {
             Err((RefuseReason::Unavailable, format!("{name} does not work here: {why}")))
         }
-        Ok((hash, _)) if *hash != ask.request.card => Err((
-            RefuseReason::ToolVersion,
-            format!("{name} is {} here, not {}", hash.short(), ask.request.card.short()),
-        )),
-        Ok((_, card)) => Ok(card),
+        Ok(own) => Ok(own),
     }
+}
+
+fn check_tool(ask: &Reservation) -> Result<&ToolCard, Refusal> {
+    let (hash, card) = own_card(ask)?;
+    if *hash == ask.request.card {
+        return Ok(card);
+    }
+    let name = &ask.request.tool;
+    let detail = format!("{name} is {} here, not {}", hash.short(), ask.request.card.short());
+    Err((RefuseReason::ToolVersion, detail))
 }
 
 fn check_policy(ask: &Reservation, card: &ToolCard) -> Result<(), Refusal> {
@@ -140,6 +154,19 @@ fn check_load(state: &LeaseState, ask: &Reservation, now: Instant) -> Result<(),
         ));
     }
     Ok(())
+}
+
+/// What a coordinator expects may be old. It hears of it here, before the step waits behind work that nobody told of.
+fn check_wait(state: &LeaseState, request: &Reserve, now: Instant) -> Result<(), Refusal> {
+    if request.longest_wait_ms == u32::MAX {
+        return Ok(());
+    }
+    let wait = state.wait_ms(now).ceil();
+    if wait <= f64::from(request.longest_wait_ms) {
+        return Ok(());
+    }
+    let most = request.longest_wait_ms;
+    Err((RefuseReason::Wait, format!("it would wait {wait:.0} ms here, at most {most} ms were expected")))
 }
 
 fn check_memory(

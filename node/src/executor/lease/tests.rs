@@ -86,9 +86,10 @@ impl Table {
             argument_bytes: 2,
             deadline_ms: 60_000,
             epoch: 1,
+            longest_wait_ms: u32::MAX,
         };
         let (card, sandbox) = (card(Effect::Pure, Needs::default()), SandboxLevel::Rlimits);
-        Reservation { request, caller: caller(who), card, sandbox, lease }
+        Reservation { request, caller: caller(who), card, sandbox, lease, proof: false }
     }
 
     fn try_reserve(&mut self, ask: Reservation, ms: u64) -> Result<LeaseId, RefuseReason> {
@@ -167,7 +168,8 @@ fn the_same_reservation_twice_is_one_lease() {
     let lease = t.reserve(1, 1, 0);
     assert_eq!(t.reserve(1, 1, 10), lease);
     assert_eq!(t.state.remaining(), 1);
-    assert_eq!(t.refuse(1, 2, |_| ()), RefuseReason::Policy, "a key belongs to the node that used it first");
+    assert_ne!(t.reserve(1, 2, 10), lease, "another node's key of that name is another key");
+    assert_eq!(t.reserve(1, 1, 20), lease);
 }
 
 #[test]
@@ -254,7 +256,7 @@ fn a_stopped_step_that_may_repeat_gets_a_new_lease_and_a_once_step_does_not() {
         again.card = card(effect, Needs::default());
         let lease = t.try_reserve(again, 20).unwrap();
         assert_eq!(lease != first, effect.may_repeat(), "{effect}");
-        assert_eq!(t.refuse(1, 2, |_| ()), RefuseReason::Policy, "still nobody else's key");
+        assert_ne!(t.reserve(1, 2, 20), lease, "another node's key of that name is another key");
     }
 }
 
@@ -282,6 +284,12 @@ fn a_waiting_step_of_a_lost_coordinator_never_runs() {
     );
     let now = t.at(RENEW_LOST_MS);
     assert_eq!(t.state.finished(running[0], ok(), now).len(), 1, "nothing is left to run");
+    // It never began, so that its coordinator, which came back, may have it begin.
+    let mut again = t.ask(3, 1);
+    again.card = card(Effect::Once, Needs::default());
+    let lease = t.try_reserve(again, RENEW_LOST_MS).unwrap();
+    assert_ne!(lease, waiting);
+    assert!(matches!(t.start(lease, 1, RENEW_LOST_MS).0, StartAnswer::Accepted { first: true }));
 }
 
 #[test]
@@ -357,12 +365,13 @@ fn an_older_coordinator_is_fenced_off() {
 }
 
 #[test]
-fn status_is_for_the_owner_an_admin_and_this_node() {
+fn status_is_for_the_owner() {
     let mut t = Table::new();
     t.reserve(1, 1, 0);
-    assert_eq!(t.state.status(&key(1), &caller(2)), StatusReply::Unseen);
-    for asker in [caller(1), caller(0), Caller { role: Role::Admin, ..caller(9) }] {
-        assert_eq!(t.state.status(&key(1), &asker), StatusReply::Granted);
+    assert_eq!(t.state.status(&key(1), &caller(1)), StatusReply::Granted);
+    // An admin or this node itself may have a step with the same key, and would take this for its own.
+    for asker in [caller(2), caller(0), Caller { role: Role::Admin, ..caller(9) }] {
+        assert_eq!(t.state.status(&key(1), &asker), StatusReply::Unseen);
     }
 }
 
@@ -552,4 +561,27 @@ fn everything_of_an_evicted_owner_is_stopped() {
     assert!(!actions.iter().any(|a| matches!(a, Action::Stop(lease, _) if *lease == other)));
     assert_eq!(t.state.remaining(), 2);
     assert!(t.state.evict(caller(0).node, now).is_empty(), "this node's own steps stay");
+}
+
+#[test]
+fn a_step_that_would_wait_longer_than_expected_is_told_so() {
+    let mut t = Table::new();
+    for n in 1..=2 {
+        t.run(n, 1, Effect::Pure, 0);
+    }
+    // Two slots, two running steps with 100 ms each left: the next one waits 50 ms.
+    let mut ask = t.ask(3, 2);
+    ask.request.longest_wait_ms = 49;
+    let now = t.at(0);
+    let refused = t.state.reserve(ask, &t.resources, now).unwrap_err();
+    assert_eq!(refused.reason, RefuseReason::Wait);
+    assert_eq!(refused.state.wait_ms(0, 0), 50.0, "with the state that it refuses for");
+    for longest in [50, u32::MAX] {
+        let mut ask = t.ask(3, 2);
+        ask.request.longest_wait_ms = longest;
+        t.try_reserve(ask, 0).unwrap();
+    }
+    let mut again = t.ask(3, 2);
+    again.request.longest_wait_ms = 0;
+    t.try_reserve(again, 0).unwrap();
 }

@@ -115,6 +115,7 @@ fn reserve(tool: &str, n: u64) -> Reserve {
         argument_bytes: 2,
         deadline_ms: 20_000,
         epoch: 1,
+        longest_wait_ms: u32::MAX,
     }
 }
 
@@ -200,6 +201,30 @@ async fn a_cancel_of_somebody_elses_step() {
     mesh.house.script.open_gate();
     assert_eq!(outcome(&mut honest).await.unwrap().status, StepStatus::Ok);
     assert_eq!(mesh.house.script.runs("wait_once"), 1);
+}
+
+/// Whoever ran one step of a run knows its name, and could reserve the steps that come: they are other keys, and say nothing.
+#[tokio::test]
+async fn a_key_that_somebody_else_has_taken() {
+    let mesh = Mesh::new(None).await;
+    let (_, mut squatter, mut evil) = mesh.granted(&mesh.evil, "echo", 1).await;
+    let (granted, mut honest, mut writer) = mesh.granted(&mesh.honest, "wait_once", 1).await;
+    // It is over before the honest step begins, and again later.
+    drop(evil.send(Cancel { key: key(1), epoch: 1 }).await);
+    drop(squatter.receive().await);
+    writer.send(start(granted.lease)).await.unwrap();
+    let status = |who| mesh.ask(who, StatusQuery { key: key(1) });
+    while status(&mesh.honest).await.unwrap() != StatusReply::Running.into() {}
+    let cancelled = mesh.ask(&mesh.evil, Cancel { key: key(1), epoch: 9 }).await.unwrap();
+    assert_ne!(cancelled, StatusReply::Running.into(), "its own, not the honest one");
+    mesh.house.script.open_gate();
+    assert_eq!(outcome(&mut honest).await.unwrap().status, StepStatus::Ok);
+    assert_eq!(mesh.house.script.runs("wait_once"), 1);
+    let seen = status(&mesh.honest).await.unwrap();
+    assert!(
+        matches!(&seen, Message::StatusReply(StatusReply::Done(o)) if o.status == StepStatus::Ok),
+        "{seen:?}"
+    );
 }
 
 #[tokio::test]

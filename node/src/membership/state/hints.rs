@@ -92,7 +92,11 @@ impl MembershipState {
                 continue;
             }
             member.reach.heard(Source::Mdns);
+            if member.connected && member.relay.is_none() {
+                continue;
+            }
             if member.connected {
+                contact.relaying.look_directly(now);
                 continue;
             }
             first_dial = first_dial.max(now + MEMBER_FIRST);

@@ -42,6 +42,7 @@ impl Mesh {
 
     fn connected(&mut self, byte: u8, address: &str) {
         self.give(Input::Connected {
+            relay: None,
             node: id(byte),
             name: NodeName::parse(&format!("n{byte}")).unwrap(),
             role: Role::Worker,
@@ -82,7 +83,12 @@ fn whoever_is_heard_is_dialled_until_it_is_reached() {
     assert!(mesh.state.view().unreached.is_empty());
     let member = mesh.state.view().get(id(9)).unwrap().clone();
     assert!(member.addresses.is_empty(), "a link-local address is of no use to others");
-    mesh.give(Input::Disconnected { node: id(9), last: true, reason: "reset".into() });
+    mesh.give(Input::Disconnected {
+        node: id(9),
+        last: true,
+        path: crate::net::Path::default(),
+        reason: "reset".into(),
+    });
     assert_eq!(mesh.later(1_000), [A]);
     assert!(mesh.later(60_000).is_empty(), "not announced for too long");
 }

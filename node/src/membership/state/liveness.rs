@@ -1,10 +1,14 @@
 //! What SWIM finds out, in the member table.
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use octomesh_protocol::id::NodeId;
 use tokio::time::Instant;
 
 use super::{Effect, MemberState, MembershipState, backoff, heard};
+
+/// A member that is down and was heard less long ago than this is about to say that it lives: while it was only suspected it was
+/// asked twice a second.
+const SILENT: Duration = Duration::from_secs(2);
 
 /// What people read of a member that was stopped in order.
 const STOPPED: &str = "it was stopped";
@@ -31,13 +35,27 @@ impl MembershipState {
         effects.push(Effect::Transition { node, name: member.name.clone(), to });
     }
 
+    /// Sessions with members that are down and silent end. TCP alone would keep them for as long as it may send again what was not
+    /// answered, or for ever when the machine answers for a process that stands still.
+    pub(super) fn hang_up(&self, now: Instant, effects: &mut Vec<Effect>) {
+        let down = self.contacts.iter().filter(|(_, c)| {
+            let member = &c.member;
+            let silent = member.last_contact.is_none_or(|at| now >= at + SILENT);
+            member.connected && member.state == MemberState::Down && silent
+        });
+        effects.extend(down.map(|(node, _)| Effect::HangUp { node: *node }));
+    }
+
     /// A session is wanted now. One that just failed is not tried again before its time.
     pub(super) fn wanted(&mut self, node: NodeId, now: Instant, effects: &mut Vec<Effect>) {
-        if self.revoked.contains(&node) {
+        if self.revoked.contains_key(&node) {
             return;
         }
         let Some(contact) = self.contacts.get_mut(&node) else { return };
         let waits = contact.failures > 0 && now < contact.next_dial;
+        if !contact.member.connected && !waits {
+            contact.relaying.wanted(now);
+        }
         if contact.member.connected || contact.member.addresses.is_empty() || waits {
             return;
         }

@@ -59,6 +59,24 @@ fn certified(member: &mut Member, certificate: Arc<Certificate>) {
     member.certificate = Some(certificate);
 }
 
+/// Whether a member would take back a name, or limits, that it gave up.
+fn is_older(certificate: &Certificate, held: Option<&Arc<Certificate>>) -> bool {
+    held.is_some_and(|held| {
+        // Of one second. Each issuer counts for itself.
+        let same = held.not_before == certificate.not_before && held.issuer == certificate.issuer;
+        certificate.not_before < held.not_before || (same && certificate.serial < held.serial)
+    })
+}
+
+/// Takes what a member is from the certificate of a new session, unless it has shown a newer one before.
+pub(super) fn shows(member: &mut Member, fresh: Member) {
+    if fresh.certificate.as_ref().is_some_and(|new| is_older(new, member.certificate.as_ref())) {
+        return;
+    }
+    (member.name, member.role, member.grants) = (fresh.name, fresh.role, fresh.grants);
+    member.certificate = fresh.certificate;
+}
+
 /// Says nothing more of what it does and where it is.
 fn silent(contact: &mut Contact, problem: &str) {
     let member = &mut contact.member;
@@ -81,8 +99,7 @@ impl MembershipState {
             return;
         }
         let Some(contact) = self.contacts.get_mut(&node).filter(|c| c.member.connected) else { return };
-        // It would take back a name, or limits, that it gave up.
-        if contact.member.certificate.as_ref().is_some_and(|held| held.not_before > certificate.not_before) {
+        if is_older(&certificate, contact.member.certificate.as_ref()) {
             return;
         }
         certified(&mut contact.member, Arc::new(certificate));

@@ -1,5 +1,5 @@
 //! What one node takes from another, and what not.
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
 use foca::{Header, Member, Message as Word, State};
 use octomesh_protocol::{
@@ -441,4 +441,60 @@ fn no_session_is_opened_for_news() {
     }
     assert!(told >= 4, "{told}");
     assert!(dialled <= 2, "{dialled}: one probe a second");
+}
+
+#[test]
+fn a_suspicion_of_this_node_is_refuted() {
+    let mut table = Table::with(&[1, 2]);
+    let me = *table.swim.foca.identity();
+    table.tells(1, me, State::Suspect);
+    let effects = table.later(500);
+    let mut said = to(&effects, 1).into_iter().chain(to(&effects, 2));
+    // A packet of its own says that it lives; this one, that it heard of the suspicion.
+    assert!(said.any(|p| p.header.src == me && p.header.src_incarnation == 1), "{effects:?}");
+    // In what it writes itself, too.
+    let effects = table.give(Input::Closed { node: id(2) });
+    assert_eq!(to(&effects, 1)[0].header.src_incarnation, 1);
+    assert_eq!(*table.swim.foca.identity(), me, "the same life");
+}
+
+#[test]
+fn a_missed_answer_is_asked_for_through_others() {
+    let mut table = Table::with(&[1, 2, 3]);
+    let mut pinged = None;
+    while pinged.is_none() {
+        let effects = table.later(50);
+        pinged = [1, 2, 3]
+            .into_iter()
+            .find(|n| to(&effects, *n).iter().any(|p| matches!(p.header.message, Word::Ping(_))));
+        assert!(table.now < Duration::from_secs(5), "nobody was probed: {effects:?}");
+    }
+    let silent = pinged.unwrap();
+    let effects = table.later(600);
+    let others = [1, 2, 3].into_iter().filter(|n| *n != silent);
+    let asked = |n: u8| {
+        to(&effects, n).into_iter().find_map(|p| match p.header.message {
+            Word::PingReq { target, probe_number } if target.node == id(silent) => Some(probe_number),
+            _ => None,
+        })
+    };
+    let asked: Vec<_> = others.filter_map(|n| Some((n, asked(n)?))).collect();
+    assert_eq!(asked.len(), 2, "{effects:?}");
+    let (helper, probe_number) = asked[0];
+    table.says(life(helper, LIFE), Word::ForwardedAck { origin: life(silent, LIFE), probe_number }, &[]);
+    table.later(600);
+    assert_eq!(table.state(silent), Alive, "one of them hears it");
+}
+
+#[test]
+fn a_silent_member_is_suspected_before_it_is_down() {
+    let mut table = Table::with(&[1]);
+    let mut since = BTreeMap::new();
+    while table.state(1) != Down {
+        table.later(50);
+        since.entry(table.state(1)).or_insert(table.now);
+        assert!(table.now < Duration::from_secs(20), "{since:?}");
+    }
+    let suspected = since[&Down] - since[&Suspect];
+    assert!(suspected >= Duration::from_secs(4), "it had {suspected:?} to refute");
 }

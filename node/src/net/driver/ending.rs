@@ -36,6 +36,23 @@ impl Driver {
         self.swarm.close_connection(connection);
     }
 
+    /// Ends a session of which nothing comes any more; `why` is what its owner reads.
+    pub(super) fn end_useless(&mut self, connection: ConnectionId, why: &'static str) {
+        if let Some(session) = self.sessions.get_mut(&connection) {
+            session.ended = Some(why);
+        }
+        self.end(connection, CloseReason::Done, "");
+    }
+
+    /// Ends all sessions with a node that is down: steps on them are looked for elsewhere, and it can be dialled at another address.
+    pub(super) fn end_silent(&mut self, node: NodeId) {
+        let silent = self.sessions.iter().filter(|(_, s)| s.node == node && s.ended.is_none());
+        for connection in silent.map(|(id, _)| *id).collect::<Vec<_>>() {
+            tracing::info!(node = node.short(), "a session with a node that is down was ended");
+            self.end_useless(connection, "it did not answer");
+        }
+    }
+
     /// The sessions of a process that still count.
     fn of_process(
         &self,

@@ -6,7 +6,7 @@ use libp2p::{
 use octomesh_protocol::{id::NodeId, session::record::CloseReason};
 use tokio::time::Instant;
 
-use super::{Diagnosis, Driver, OFFER_QUEUE, root_cause};
+use super::{Diagnosis, Driver, root_cause};
 use crate::net::{
     address,
     event::NetEvent,
@@ -29,31 +29,29 @@ impl Driver {
         NetEvent::DialFailed { node, address, reason: found.message, revoked, refused }
     }
 
-    pub(super) fn inbound_failed(&mut self, from: &Multiaddr, found: Diagnosis) -> Option<NetEvent> {
-        let found = refusal::with_offer(found, self.offered_by(from).as_deref());
+    pub(super) fn inbound_failed(
+        &mut self,
+        at: &Multiaddr,
+        from: &Multiaddr,
+        found: Diagnosis,
+    ) -> Option<NetEvent> {
         self.metrics.handshake_failed("in", found.cause.into());
         let address = address::from_multiaddr(from);
         self.remember(false, address.as_deref(), None, &found);
         // Counted and remembered each; told as often as somebody could read it.
-        if !self.swarm.behaviour_mut().admission.tells(from) {
+        if !self.swarm.behaviour().admission.0.tells(at, from) {
             return None;
         }
         Some(NetEvent::Refused { address, reason: found.message })
     }
 
-    /// What was offered from there before the connection failed, taken out of what strangers said lately.
-    fn offered_by(&mut self, from: &Multiaddr) -> Option<String> {
-        while let Ok(offer) = self.offers.try_recv() {
-            if self.offered.len() >= OFFER_QUEUE {
-                self.offered.pop_front();
-            }
-            self.offered.push_back(offer);
-        }
-        let at = self.offered.iter().position(|offer| offer.from == *from)?;
-        self.offered.remove(at).map(|offer| offer.protocols)
-    }
-
-    fn remember(&mut self, outbound: bool, address: Option<&str>, node: Option<NodeId>, found: &Diagnosis) {
+    pub(super) fn remember(
+        &mut self,
+        outbound: bool,
+        address: Option<&str>,
+        node: Option<NodeId>,
+        found: &Diagnosis,
+    ) {
         let count = self.refusals.add(outbound, address, node, found, Instant::now());
         // The other side's refusals come with every dial; ever more rarely told, since its owner may not be there to act.
         if found.by_peer && count.is_power_of_two() {
@@ -88,7 +86,7 @@ impl Driver {
     ) -> Option<NetEvent> {
         let session = self.sessions.remove(&connection);
         self.failed_pings.remove(&connection);
-        self.metrics.open_sessions(self.sessions.len());
+        self.count_sessions();
         let node = node_id(peer)?;
         // Nobody was told of one that was ended before it counted.
         let session = session?;
@@ -103,13 +101,14 @@ impl Driver {
         Some(NetEvent::Disconnected {
             node,
             last,
-            reason: cause.map_or_else(|| "closed".to_owned(), |c| root_cause(&c)),
+            path: self.path(node),
+            reason: cause.map_or_else(|| session.ended.unwrap_or("closed").to_owned(), |c| root_cause(&c)),
             revoked,
         })
     }
 }
 
 /// The other side says that this node was revoked.
-fn says_revoked(found: &Diagnosis) -> bool {
+pub(super) fn says_revoked(found: &Diagnosis) -> bool {
     found.by_peer && found.cause == Cause::Revoked
 }

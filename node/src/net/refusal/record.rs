@@ -40,7 +40,8 @@ impl RefusalReport {
     }
 }
 
-/// The list, owned by the driver; others read its snapshot.
+/// The list, written by the driver and at the door; others read its snapshot.
+#[derive(Clone)]
 pub(crate) struct Refusals(watch::Sender<Arc<Vec<RefusalReport>>>);
 
 impl Refusals {

@@ -1,4 +1,4 @@
-//! Who may begin a handshake, and how often: decided by address, before a byte is read.
+//! Who may begin a handshake, and how often: decided by address, before a byte is read and before the swarm knows of a connection.
 //!
 //! Strangers have 256 places together and 8 for each IPv4 address or IPv6 /64; 64 failures at once and then 8 a second close the door
 //! to an address. Addresses with which there was a session, or which this node dials itself, are members': they have places of
@@ -10,8 +10,9 @@
 use std::{
     collections::{HashMap, HashSet, VecDeque},
     convert::Infallible,
+    hash::{DefaultHasher, Hash as _, Hasher as _},
     net::{IpAddr, Ipv4Addr},
-    sync::Arc,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     task::{Context, Poll},
     time::Duration,
 };
@@ -28,12 +29,12 @@ use libp2p::{
 use tokio::time::Instant;
 
 use super::place::{Place, Places};
-use crate::net::refusal;
+use crate::net::{circuit, refusal};
 
 /// Open at once before there is a session, of strangers.
-const STRANGERS: usize = 256;
+pub(in crate::net) const STRANGERS: usize = 256;
 /// The same from addresses of members: a mesh of 64 whose nodes all come back at once, with simultaneous dials.
-const MEMBERS: usize = 128;
+pub(in crate::net) const MEMBERS: usize = 128;
 /// Of them from one address.
 const PER_BLOCK: usize = 8;
 /// A household behind one address may have many nodes.
@@ -52,9 +53,22 @@ const REMEMBERED: usize = 4096;
 enum Block {
     V4(Ipv4Addr),
     V6([u16; 4]),
+    /// The session with a member that carries circuits. Who comes over it has no address of its own, and it may make up as many as it
+    /// likes.
+    Circuits(u64),
 }
 
 impl Block {
+    /// Of a connection from `remote` that came in at `local`.
+    fn from(local: &Multiaddr, remote: &Multiaddr) -> Option<Self> {
+        if !circuit::is_circuit(local) {
+            return Self::of(remote);
+        }
+        let mut hasher = DefaultHasher::new();
+        circuit::before(local).hash(&mut hasher);
+        Some(Self::Circuits(hasher.finish()))
+    }
+
     /// `None` for transports without addresses, which only tests have.
     fn of(address: &Multiaddr) -> Option<Self> {
         let ip = address.iter().find_map(|part| match part {
@@ -108,8 +122,12 @@ impl<V> Remembered<V> {
     }
 }
 
+/// One connection from outside; later ones have higher numbers.
+pub(in crate::net) type Visitor = u64;
+
 /// A handshake that goes on.
 struct Open {
+    remote: Multiaddr,
     block: Option<Block>,
     member: bool,
     place: Arc<Place>,
@@ -117,7 +135,7 @@ struct Open {
 
 /// The rules, without a network.
 struct Door {
-    open: HashMap<ConnectionId, Open>,
+    open: HashMap<Visitor, Open>,
     /// When the failures of an address will all be forgotten.
     failures: Remembered<Instant>,
     /// The same for what was told of it.
@@ -137,11 +155,12 @@ impl Door {
 
     fn enter(
         &mut self,
-        id: ConnectionId,
-        block: Option<Block>,
+        id: Visitor,
+        (local, remote): (&Multiaddr, &Multiaddr),
         now: Instant,
         place: impl FnOnce() -> Arc<Place>,
     ) -> Result<(), Crowded> {
+        let block = Block::from(local, remote);
         let member = block.is_some_and(|block| self.members.known.contains_key(&block));
         let (places, per_block) = if member { (MEMBERS, PER_MEMBER_BLOCK) } else { (STRANGERS, PER_BLOCK) };
         if let Some(block) = block {
@@ -161,7 +180,7 @@ impl Door {
         if self.open.values().filter(|o| kind(o)).count() >= places {
             self.make_way(kind);
         }
-        self.open.insert(id, Open { block, member, place: place() });
+        self.open.insert(id, Open { remote: remote.clone(), block, member, place: place() });
         Ok(())
     }
 
@@ -175,13 +194,18 @@ impl Door {
     }
 
     /// The handshake is over; `failed` if it was the other side's fault.
-    fn leave(&mut self, id: ConnectionId, failed: bool, now: Instant) {
+    fn leave(&mut self, id: Visitor, failed: bool, now: Instant) {
         let Some(open) = self.open.remove(&id) else { return };
         open.place.over();
         if let (Some(block), true) = (open.block, failed) {
             let until = self.failures.known.get(&block).copied().unwrap_or(now).max(now);
             self.failures.put(block, until + FORGOTTEN_EACH);
         }
+    }
+
+    /// Who has that address; the newest, should the end of an older one not be known yet.
+    fn visitor(&self, remote: &Multiaddr) -> Option<Visitor> {
+        self.open.iter().filter(|(_, open)| open.remote == *remote).map(|(id, _)| *id).max()
     }
 
     /// Whether a refusal of this address is to be told.
@@ -199,56 +223,85 @@ impl Door {
     }
 }
 
-/// The rules as the first behaviour of the swarm.
-pub(in crate::net) struct Admission {
-    door: Door,
+/// The rules, for whoever stands at the door and for the swarm behind it.
+#[derive(Clone)]
+pub(in crate::net) struct Gate {
+    door: Arc<Mutex<Door>>,
     places: Places,
 }
 
-impl Admission {
-    /// `places` is where connections come for the places that they are given here.
-    pub(in crate::net) fn new(places: Places) -> Self {
-        Self { door: Door::new(), places }
+impl Gate {
+    pub(in crate::net) fn new() -> Self {
+        Self { door: Arc::new(Mutex::new(Door::new())), places: Places::default() }
+    }
+
+    fn door(&self) -> MutexGuard<'_, Door> {
+        self.door.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Where connections come for the places that they are given here.
+    pub(in crate::net) fn places(&self) -> Places {
+        self.places.clone()
+    }
+
+    /// Lets a connection from `remote` to `local` in, or says why not. `id` is higher than all before.
+    pub(in crate::net) fn enter(
+        &self,
+        id: Visitor,
+        local: &Multiaddr,
+        remote: &Multiaddr,
+    ) -> Result<(), Crowded> {
+        self.door().enter(id, (local, remote), Instant::now(), || self.places.give(remote))
+    }
+
+    /// A connection failed before the swarm knew of it.
+    pub(in crate::net) fn failed(&self, id: Visitor, remote: &Multiaddr) {
+        self.door().leave(id, true, Instant::now());
+        self.places.forget(remote);
+    }
+
+    fn leave(&self, remote: &Multiaddr, failed: bool) {
+        let mut door = self.door();
+        if let Some(id) = door.visitor(remote) {
+            door.leave(id, failed, Instant::now());
+        }
+        drop(door);
+        self.places.forget(remote);
     }
 
     /// A member is to be found at `address`.
-    pub(in crate::net) fn know(&mut self, address: &Multiaddr) {
+    pub(in crate::net) fn know(&self, address: &Multiaddr) {
+        if circuit::is_circuit(address) {
+            return;
+        }
         if let Some(block) = Block::of(address) {
-            self.door.know(block);
+            self.door().know(block);
         }
     }
 
-    /// Whether a refusal of `remote` is to be told; it may have been one of thousands.
-    pub(in crate::net) fn tells(&mut self, remote: &Multiaddr) -> bool {
-        Block::of(remote).is_none_or(|block| self.door.tells(block, Instant::now()))
+    /// Whether a refusal of `remote`, who came in at `local`, is to be told; it may have been one of thousands.
+    pub(in crate::net) fn tells(&self, local: &Multiaddr, remote: &Multiaddr) -> bool {
+        Block::from(local, remote).is_none_or(|block| self.door().tells(block, Instant::now()))
     }
 }
+
+/// The swarm's part of the rules: how the handshakes end that it sees, and where members are.
+pub(in crate::net) struct Admission(pub(in crate::net) Gate);
 
 impl NetworkBehaviour for Admission {
     type ConnectionHandler = dummy::ConnectionHandler;
     type ToSwarm = Infallible;
 
-    fn handle_pending_inbound_connection(
-        &mut self,
-        id: ConnectionId,
-        _: &Multiaddr,
-        remote: &Multiaddr,
-    ) -> Result<(), ConnectionDenied> {
-        let place = || self.places.give(remote);
-        self.door.enter(id, Block::of(remote), Instant::now(), place).map_err(ConnectionDenied::new)
-    }
-
     fn handle_established_inbound_connection(
         &mut self,
-        id: ConnectionId,
+        _: ConnectionId,
         _: PeerId,
         _: &Multiaddr,
         remote: &Multiaddr,
     ) -> Result<THandler<Self>, ConnectionDenied> {
         // The upgrade is done: whoever is there is a member.
-        self.door.leave(id, false, Instant::now());
-        self.places.forget(remote);
-        self.know(remote);
+        self.0.leave(remote, false);
+        self.0.know(remote);
         Ok(dummy::ConnectionHandler)
     }
 
@@ -260,7 +313,7 @@ impl NetworkBehaviour for Admission {
         _: Endpoint,
         _: PortUse,
     ) -> Result<THandler<Self>, ConnectionDenied> {
-        self.know(remote);
+        self.0.know(remote);
         Ok(dummy::ConnectionHandler)
     }
 
@@ -268,8 +321,7 @@ impl NetworkBehaviour for Admission {
         if let FromSwarm::ListenFailure(failure) = event {
             let ours = matches!(failure.error, ListenError::Denied { .. } | ListenError::Aborted);
             let failed = !ours && refusal::of_inbound(failure.error).is_some();
-            self.door.leave(failure.connection_id, failed, Instant::now());
-            self.places.forget(failure.send_back_addr);
+            self.0.leave(failure.send_back_addr, failed);
         }
     }
 

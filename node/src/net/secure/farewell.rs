@@ -11,7 +11,7 @@ use octomesh_protocol::{
         handshake::Split,
         record::{CloseReason, RecordLimits, Sealer},
     },
-    trust::IdentityError,
+    trust::{IdentityError, RevokedError},
 };
 use tokio::time::timeout;
 
@@ -20,6 +20,8 @@ use crate::net::printable;
 
 /// The other side has this long to take in why it is refused.
 const PATIENCE: Duration = Duration::from_secs(1);
+/// With [`CloseReason::Revoked`]: it is the issuer of its certificate that was revoked.
+pub(in crate::net) const VOID: &str = "void";
 /// It may have sent the beginning of a session, which nobody reads: less than a record.
 const UNREAD: u64 = 64 << 10;
 
@@ -51,6 +53,7 @@ impl Farewell {
                 let sign = if *direction == "behind" { '-' } else { '+' };
                 format!("{cause}:{sign}{clocks_differ_s}")
             }
+            SecureError::Revoked(RevokedError::Issuer { .. }) => VOID.to_owned(),
             _ => cause.to_string(),
         };
         Some(Self { reason: cause.close_reason()?, detail })
@@ -76,6 +79,9 @@ impl fmt::Display for Farewell {
                     "identity_in_use: a node with this node's identity is connected and answers: {detail}"
                 )
             }
+            (CloseReason::Revoked, _) if detail == VOID => f.write_str(
+                "revoked: the admin that issued this node's certificate was, so that the certificate is void",
+            ),
             (CloseReason::Revoked, _) => f.write_str("revoked: this node was taken out of the mesh"),
             (_, Cause::Expired) => {
                 f.write_str("expired: this node's certificate has ended by the other's clock")

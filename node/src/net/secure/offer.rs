@@ -1,76 +1,15 @@
 //! What a peer offers before there is any security. Negotiation is done by multistream-select, which does not tell what it turned
-//! down; so the first bytes are remembered on their way to it, until one of our protocols is among them.
-use std::{
-    io::{self, IoSlice},
-    pin::Pin,
-    task::{Context, Poll, ready},
-};
-
-use futures::{AsyncRead, AsyncWrite};
-use libp2p::{Multiaddr, core::ConnectedPoint};
+//! down; so it is looked for in what the peer said, unless one of our protocols is among it.
 use octomesh_protocol::{join, session};
-use tokio::sync::mpsc;
 
 use crate::net::printable;
 
-/// Bytes remembered of a connection: a header and several proposals.
-const HEARD: usize = 256;
 /// Proposals told, and the longest text of them.
 const TOLD: usize = 3;
 const TOLD_CHARS: usize = 96;
 
-/// What was offered in vain from an address.
-#[derive(Debug)]
-pub(in crate::net) struct Offer {
-    pub(in crate::net) from: Multiaddr,
-    /// `/noise`, or several with commas.
-    pub(in crate::net) protocols: String,
-}
-
-/// A connection whose first bytes are remembered.
-pub(in crate::net) struct Heard<T> {
-    io: T,
-    /// For those who dialled us.
-    ear: Option<Ear>,
-}
-
-struct Ear {
-    bytes: Vec<u8>,
-    from: Multiaddr,
-    tell: mpsc::Sender<Offer>,
-}
-
-impl<T> Heard<T> {
-    pub(in crate::net) fn new(io: T, endpoint: &ConnectedPoint, tell: mpsc::Sender<Offer>) -> Self {
-        let ear = match endpoint {
-            ConnectedPoint::Listener { send_back_addr, .. } => {
-                Some(Ear { bytes: Vec::new(), from: send_back_addr.clone(), tell })
-            }
-            ConnectedPoint::Dialer { .. } => None,
-        };
-        Self { io, ear }
-    }
-}
-
-impl Ear {
-    fn hear(&mut self, bytes: &[u8]) {
-        let room = HEARD.saturating_sub(self.bytes.len());
-        self.bytes.extend_from_slice(bytes.get(..room).unwrap_or(bytes));
-    }
-}
-
-impl<T> Drop for Heard<T> {
-    fn drop(&mut self) {
-        let Some(ear) = self.ear.take() else { return };
-        if let Some(protocols) = offered(&ear.bytes) {
-            // silent-ok: in a flood some refusals are told without what was offered
-            let _ = ear.tell.try_send(Offer { from: ear.from, protocols });
-        }
-    }
-}
-
 /// The proposals in the beginning of a negotiation: `length varint │ text │ \n`, each. `None` if one of ours is there, or none at all.
-fn offered(mut bytes: &[u8]) -> Option<String> {
+pub(super) fn offered(mut bytes: &[u8]) -> Option<String> {
     let mut found: Vec<String> = Vec::new();
     // Lines of 128 bytes and more are no protocol of anybody.
     while let Some((length @ 1..0x80, rest)) = bytes.split_first() {
@@ -88,41 +27,6 @@ fn offered(mut bytes: &[u8]) -> Option<String> {
         }
     }
     (!found.is_empty()).then(|| printable(&found.join(", "), TOLD_CHARS))
-}
-
-impl<T: AsyncRead + Unpin> AsyncRead for Heard<T> {
-    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, out: &mut [u8]) -> Poll<io::Result<usize>> {
-        let this = &mut *self;
-        let read = ready!(Pin::new(&mut this.io).poll_read(cx, out))?;
-        if let Some(ear) = &mut this.ear
-            && ear.bytes.len() < HEARD
-        {
-            ear.hear(out.get(..read).unwrap_or_default());
-        }
-        Poll::Ready(Ok(read))
-    }
-}
-
-impl<T: AsyncWrite + Unpin> AsyncWrite for Heard<T> {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.io).poll_write(cx, bytes)
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        slices: &[IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.io).poll_write_vectored(cx, slices)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.io).poll_flush(cx)
-    }
-
-    fn poll_close(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.io).poll_close(cx)
-    }
 }
 
 #[cfg(test)]

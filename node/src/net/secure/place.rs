@@ -14,9 +14,13 @@ use std::{
 use futures::{AsyncRead, AsyncWrite, task::AtomicWaker};
 use libp2p::{Multiaddr, core::ConnectedPoint};
 use octomesh_protocol::session::{self, handshake::MESSAGE_1_BYTES};
-use tokio::time::{Instant, Sleep, sleep_until};
+use tokio::{
+    runtime::Handle,
+    time::{Instant, Sleep, sleep_until},
+};
 
 use super::FIRST_MESSAGE;
+use crate::net::handover::Handover;
 
 /// Bytes of the shortest negotiation and of the first message after it: two lines with their lengths, one more length.
 const FIRST_BYTES: usize =
@@ -128,6 +132,18 @@ impl Watch {
 pub(in crate::net) struct Watched<T> {
     io: T,
     watch: Option<Watch>,
+}
+
+impl<T: Handover> Handover for Watched<T> {
+    fn hand_over(self, runtime: &Handle) -> io::Result<Self> {
+        let Self { io, mut watch } = self;
+        if let Some(watch) = &mut watch {
+            // The first message was heard, if in fewer bytes; and the timer is of the runtime that is left.
+            watch.silence = None;
+            watch.place.spoke();
+        }
+        Ok(Self { io: io.hand_over(runtime)?, watch })
+    }
 }
 
 impl<T: AsyncRead + Unpin> AsyncRead for Watched<T> {

@@ -22,7 +22,7 @@ impl Member {
         self.identity.node_id()
     }
 
-    fn peer_id(&self) -> PeerId {
+    pub(in crate::net) fn peer_id(&self) -> PeerId {
         PeerId::from_bytes(&self.node().to_peer_id_bytes()).unwrap()
     }
 }

@@ -5,6 +5,7 @@ use octomesh_protocol::{
     advert::{Advert, AdvertError, LoadState},
     card::SandboxLevel,
     id::ToolSetHash,
+    trust::NodeIdentity,
 };
 
 use super::*;
@@ -67,9 +68,9 @@ async fn an_advert_in_anothers_name() {
     let honest = peer(4, "memory:0").await.node;
     evil.connect(&mut victim).await;
     let signer = Keypair::ed25519_from_bytes([EVIL; 32]).unwrap();
-    let mut control = evil.handle.control.clone();
+    let control = evil.handle.control.clone();
     let gossipsub = StreamProtocol::new("/meshsub/1.1.0");
-    let mut stream = control.open_stream(peer_id(victim.node).unwrap(), gossipsub).await.unwrap();
+    let mut stream = control.open(peer_id(victim.node).unwrap(), gossipsub).await.unwrap();
     // From the other one, with a signature of one's own; then in one's own name, and what it says is the other's.
     for message in [
         gossip(honest, &signer, b"forged", 1),
@@ -108,4 +109,44 @@ async fn an_advert_in_anothers_name() {
     let (_, (node, bytes)) = tokio::join!(exchanged, answer);
     assert_eq!(node, evil.node);
     assert_eq!(Advert::from_bytes(&bytes, node), Err(AdvertError::Impersonation));
+}
+
+/// Anybody can make keys and sign with them: what such a one says is heard by the member that it is told to, and goes no further.
+#[tokio::test]
+async fn an_advert_of_nobodys_is_not_passed_on() {
+    let (mut evil, mut relay) = (peer(EVIL, "memory:0").await, peer(3, "memory:0").await);
+    let mut far = peer(4, "memory:0").await;
+    evil.connect(&mut relay).await;
+    relay.connect(&mut far).await;
+    let invented = NodeIdentity::from_seed([9; 64]).node_id();
+    let signers = [(invented, [9; 32]), (evil.node, [EVIL; 32])];
+    let signers = signers.map(|(node, seed)| (node, Keypair::ed25519_from_bytes(seed).unwrap()));
+    let control = evil.handle.control.clone();
+    let gossipsub = StreamProtocol::new("/meshsub/1.1.0");
+    let mut stream = control.open(peer_id(relay.node).unwrap(), gossipsub).await.unwrap();
+    let mut number = 0;
+    let mut again = tokio::time::interval(std::time::Duration::from_millis(50));
+    let (mut told, mut heard) = (Vec::new(), Vec::new());
+    let all = async {
+        // The invented one is said first each time, and often enough for the gossip mesh to have formed.
+        while heard.len() < 5 {
+            tokio::select! {
+                _ = again.tick() => for (node, signer) in &signers {
+                    number += 1;
+                    stream.write_all(&gossip(*node, signer, &[1; 20], number)).await.unwrap();
+                    stream.flush().await.unwrap();
+                },
+                event = relay.events.recv() => if let Some(NetEvent::Advert { origin, .. }) = event {
+                    told.push(origin);
+                },
+                event = far.events.recv() => if let Some(NetEvent::Advert { origin, .. }) = event {
+                    heard.push(origin);
+                },
+                Some(_) = evil.events.recv() => {}
+            }
+        }
+    };
+    tokio::time::timeout(PATIENCE, all).await.expect("what a member says is passed on");
+    assert!(told.contains(&invented), "it came that far");
+    assert!(heard.iter().all(|origin| *origin == evil.node), "{heard:?}");
 }

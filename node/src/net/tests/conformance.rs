@@ -34,7 +34,7 @@ async fn certificates_are_seen_and_ends_are_told(listen: &str) {
     assert!(a.handle.dial(Some(b.node), vec![address.clone()]));
     let (b_node, a_node) = (b.node, a.node);
     let seen = |e| match e {
-        NetEvent::Connected { node, certificate, outbound, address } => {
+        NetEvent::Connected { node, certificate, outbound, address, .. } => {
             Some((node, certificate.name.to_string(), outbound, address))
         }
         _ => None,

@@ -70,12 +70,12 @@ fn junk() -> Vec<Vec<u8>> {
 async fn junk_on_any_protocol_ends_its_stream_and_nothing_else() {
     let (mut evil, mut victim) = (peer(2, "memory:0").await, peer(3, "memory:0").await);
     evil.connect(&mut victim).await;
-    let mut control = evil.handle.control.clone();
+    let control = evil.handle.control.clone();
     let target = peer_id(victim.node).unwrap();
     for protocol in ["/octomesh/cards/1", "/octomesh/sync/1", "/octomesh/swim/1"] {
         for bytes in junk() {
             let protocol = StreamProtocol::new(protocol);
-            let mut stream = control.open_stream(target, protocol).await.unwrap();
+            let mut stream = control.open(target, protocol).await.unwrap();
             // The victim may be done with it before all of it is written.
             stream.write_all(&bytes).await.ok();
             stream.close().await.ok();

@@ -1,5 +1,6 @@
 //! Real drivers over both transports, and the parts of a peer that does not keep to the rules.
 mod adverts;
+mod circuits;
 mod conformance;
 mod dials;
 mod hostile;
@@ -21,7 +22,7 @@ use super::{
         tests::{Member, member},
     },
 };
-use crate::metrics::NodeMetrics;
+use crate::{app::supervise::Supervisor, metrics::NodeMetrics};
 
 const NOW: u64 = 1_800_000_000;
 /// Nothing in these tests takes a tenth of this.
@@ -39,6 +40,7 @@ pub(crate) struct Peer {
     pub(super) security: Security,
     stop: CancellationToken,
     tasks: JoinSet<()>,
+    supervisor: Supervisor,
 }
 
 /// A member of the one mesh of these tests, listening at `listen`: `memory:0` or `127.0.0.1:0`.
@@ -53,22 +55,30 @@ async fn peer_at(seed: u8, listen: &str, unix: u64) -> Peer {
 
 /// The same for a member that was made elsewhere.
 pub(super) async fn peer_of(member: Member, listen: &str) -> Peer {
+    peer_that(member, listen, true).await
+}
+
+/// The same, which carries circuits of others or not.
+async fn peer_that(member: Member, listen: &str, relay: bool) -> Peer {
     let kind = if listen.starts_with("memory:") { TransportKind::Memory } else { TransportKind::Tcp };
     let metrics = NodeMetrics::new("test").unwrap();
     let node = member.node();
+    let supervisor = Supervisor::new();
     let network = start(NetConfig {
         seed: zeroize::Zeroizing::new(*member.identity.expose_ed25519_seed()),
         transport: kind,
         security: member.security.clone(),
         plaintext: false,
+        relay,
         opened: member.opened,
         listen: vec![listen.to_owned()],
+        tasks: supervisor.clone(),
         metrics: metrics.net.clone(),
         dropped: metrics.dropped.clone(),
     })
     .await
     .unwrap();
-    let (stop, mut tasks) = (CancellationToken::new(), JoinSet::new());
+    let (stop, mut tasks) = (supervisor.stop_token().clone(), JoinSet::new());
     tasks.spawn(network.driver.run(stop.clone()));
     tasks.spawn(network.swim_traffic.run(stop.clone()));
     Peer {
@@ -82,6 +92,7 @@ pub(super) async fn peer_of(member: Member, listen: &str) -> Peer {
         security: member.security,
         stop,
         tasks,
+        supervisor,
     }
 }
 
@@ -112,6 +123,7 @@ impl Peer {
         self.stop.cancel();
         let ended = async { while self.tasks.join_next().await.is_some() {} };
         tokio::time::timeout(PATIENCE, ended).await.expect("the driver ends");
+        assert!(self.supervisor.join(PATIENCE).await, "the doorkeeper ends");
     }
 
     /// Drops the driver where it stands, as a kill would.

@@ -33,13 +33,22 @@ async fn is_refused(at: &mut Peer) -> String {
 }
 
 /// Reads a peer's events while something else happens.
-async fn meanwhile<T>(peers: [&mut Peer; 2], what: impl Future<Output = T>) -> T {
-    let [a, b] = peers;
+async fn meanwhile<T>(peer: &mut Peer, what: impl Future<Output = T>) -> T {
     tokio::select! {
         done = what => done,
-        never = a.wait(|_| None::<T>) => never,
-        never = b.wait(|_| None::<T>) => never,
+        never = peer.wait(|_| None::<T>) => never,
     }
+}
+
+/// A node whose membership answers: whoever asks whether it is still there hears of it.
+async fn answers<T>(peer: &mut Peer) -> T {
+    peer.wait(|e| {
+        if let NetEvent::Cards { reply, .. } = e {
+            reply.send(octomesh_protocol::advert::CardsReply::Unknown).ok();
+        }
+        None::<T>
+    })
+    .await
 }
 
 async fn a_cloned_identity(listen: &str) {
@@ -50,17 +59,10 @@ async fn a_cloned_identity(listen: &str) {
     let (address, node) = (friend.address.clone(), friend.node);
     let fails = dial_fails(&mut copy, &address, node);
     let refuses = is_refused(&mut friend);
-    let listens = first.wait(|e| match e {
-        NetEvent::Cards { reply, .. } => {
-            reply.send(octomesh_protocol::advert::CardsReply::Unknown).unwrap();
-            Some(())
-        }
-        _ => None,
-    });
-    let (at_copy, at_friend, _) = tokio::join!(fails, refuses, async {
-        // A ping may answer before the probe does.
-        tokio::time::timeout(Duration::from_secs(3), listens).await.ok()
-    });
+    let (at_copy, at_friend) = tokio::select! {
+        both = async { tokio::join!(fails, refuses) } => both,
+        never = answers(&mut first) => never,
+    };
     for text in [&at_copy, &at_friend] {
         assert!(text.contains("identity_in_use") && text.contains("node-2"), "{text}");
     }
@@ -71,7 +73,10 @@ async fn a_cloned_identity(listen: &str) {
     assert_eq!(friend.metrics.net.handshakes.with_label_values(&["in", "identity_in_use"]).get(), 1);
 
     assert!(friend.handle.dial(None, vec![copy.address.clone()]));
-    let at_copy = meanwhile([&mut first, &mut friend], is_refused(&mut copy)).await;
+    let at_copy = tokio::select! {
+        at_copy = meanwhile(&mut friend, is_refused(&mut copy)) => at_copy,
+        never = answers(&mut first) => never,
+    };
     assert!(at_copy.contains("identity_in_use"), "{at_copy}");
 
     // The first is there as before; and once it is gone, the copy is the node.
@@ -92,7 +97,7 @@ async fn a_cloned_identity_over_tcp() {
 }
 
 /// A wire that goes dead without a word, as after a power cut.
-async fn wire(to: String) -> (String, oneshot::Sender<()>) {
+pub(super) async fn wire(to: String) -> (String, oneshot::Sender<()>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap().to_string();
     let (cut, dead) = oneshot::channel::<()>();

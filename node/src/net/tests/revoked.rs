@@ -2,7 +2,7 @@
 use octomesh_protocol::{sync::SyncRequest, trust::SignedRevocation};
 use tokio::time::Instant;
 
-use super::*;
+use super::{refused::wire, *};
 use crate::net::secure::tests::revoked::{changing, revoke};
 
 /// PROTOCOL 2: sessions close within this time.
@@ -54,16 +54,24 @@ async fn a_revoked_node_is_told_and_its_sessions_end() {
 /// One that reads nothing any more is cut: its last session is over in time, too.
 #[tokio::test]
 async fn a_revoked_node_that_does_not_listen_is_cut() {
-    let (member, trust) = changing(3);
-    let (mut knows, mut revoked) = (peer_of(member, "127.0.0.1:0").await, peer(2, "127.0.0.1:0").await);
-    revoked.connect(&mut knows).await;
-    let gone = revoked.node;
-    // Its driver stands still: events are not taken, nothing is read.
-    let Peer { tasks, stop: _stop, .. } = &mut revoked;
-    tasks.abort_all();
-    let began = Instant::now();
-    revoke(&trust, gone);
-    knows.wait(|e| matches!(e, NetEvent::Disconnected { node, .. } if node == gone).then_some(())).await;
-    assert!(began.elapsed() < LIMIT, "{:?}", began.elapsed());
-    knows.stop().await;
+    let local = tokio::task::LocalSet::new();
+    local
+        .run_until(async {
+            let (member, trust) = changing(3);
+            let (mut knows, revoked) = (peer_of(member, "127.0.0.1:0").await, peer(2, "127.0.0.1:0").await);
+            let (address, cut) = wire(knows.address.clone()).await;
+            assert!(revoked.handle.dial(Some(knows.node), vec![address]));
+            let gone = revoked.node;
+            knows.wait(|e| matches!(e, NetEvent::Connected { node, .. } if node == gone).then_some(())).await;
+            // Nothing goes through any more, in either direction.
+            cut.send(()).unwrap();
+            let began = Instant::now();
+            revoke(&trust, gone);
+            knows
+                .wait(|e| matches!(e, NetEvent::Disconnected { node, .. } if node == gone).then_some(()))
+                .await;
+            assert!(began.elapsed() < LIMIT, "{:?}", began.elapsed());
+            knows.stop().await;
+        })
+        .await;
 }

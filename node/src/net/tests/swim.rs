@@ -1,7 +1,9 @@
 //! Membership messages between two drivers.
+use futures::AsyncWriteExt;
 use octomesh_protocol::swim::Message;
 
 use super::{PATIENCE, peer};
+use crate::net::{behaviour::SWIM_PROTOCOL, handle::peer_id};
 
 #[tokio::test]
 async fn messages_go_both_ways_and_survive_a_new_session() {
@@ -56,4 +58,22 @@ async fn to_somebody_who_is_not_connected_nothing_goes_and_nobody_waits() {
     tokio::time::timeout(PATIENCE, all).await.unwrap();
     a.stop().await;
     b.stop().await;
+}
+
+/// The end of a connection may never be told of, and with it that of its streams: they do not keep a new one out.
+#[tokio::test]
+async fn streams_of_dead_connections_keep_no_new_one_out() {
+    let (mut a, mut b) = (peer(1, "memory:0").await, peer(2, "memory:0").await);
+    a.connect(&mut b).await;
+    let mut left_behind = Vec::new();
+    for n in 0..8 {
+        let to = peer_id(b.node).unwrap();
+        let mut stream = a.handle.control.open(to, SWIM_PROTOCOL).await.unwrap();
+        stream.write_all(&Message::Packet(vec![n]).to_frame().unwrap()).await.unwrap();
+        stream.flush().await.unwrap();
+        let heard =
+            tokio::time::timeout(PATIENCE, b.swim.receive()).await.expect("the newest stream is heard");
+        assert_eq!(heard, (a.node, Message::Packet(vec![n])));
+        left_behind.push(stream);
+    }
 }

@@ -126,11 +126,11 @@ fn suspect_down_and_left() {
 #[test]
 fn stale() {
     let mut mesh = Mesh::new(&card(|_| {}), &["tower"]);
-    let old = mesh.now - Duration::from_secs(31);
+    let old = mesh.now - Duration::from_secs(91);
     mesh.change("tower", |m| m.advert_at = Some(old));
     assert_eq!(mesh.chosen().as_deref(), Some("tower"), "it was heard directly");
     mesh.change("tower", |m| m.last_contact = Some(old));
-    check(&mesh, "tower", FilterReason::Stale, "was last heard 31 s ago");
+    check(&mesh, "tower", FilterReason::Stale, "was last heard 91 s ago");
     let load = LoadState { slots: 2, ready: true, ..LoadState::default() };
     let now = mesh.now;
     mesh.own.observe(mesh.id("tower"), load, now);
@@ -172,8 +172,7 @@ fn pinned_is_one_more_filter() {
 fn no_data() {
     let mut mesh = Mesh::new(&card(|c| c.data = vec!["path".into()]), &["tower", "attic", "shed"]);
     let ids = ["tower", "attic", "shed"].map(|n| mesh.id(n));
-    let ask =
-        |mesh: &Mesh| candidates(&mesh.view, &mesh.ask, &mesh.history, &mesh.own, &mesh.probes, mesh.now);
+    let ask = |mesh: &Mesh| mesh.decide().needs_probe;
     assert_eq!(ask(&mesh), ids, "all are asked at once");
     assert!(mesh.decide().is_nowhere());
     check(&mesh, "tower", FilterReason::NoData, "was not asked");

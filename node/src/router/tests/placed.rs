@@ -1,4 +1,6 @@
 //! Which of several good nodes is taken, and at what cost.
+use octomesh_protocol::step::RefuseReason;
+
 use super::*;
 
 fn terms(mesh: &Mesh, name: &str) -> Terms {
@@ -84,7 +86,9 @@ fn failures_and_cold_starts_cost() {
     let mut mesh = Mesh::new(&card(|c| c.source = Source::Mcp), &["tower", "attic"]);
     assert_eq!(terms(&mesh, "attic").cold, 500.0);
     let (attic, now) = (mesh.id("attic"), mesh.now);
-    mesh.history.record(attic, &tool_name(), 0, 200, now);
+    let name = tool_name();
+    let call = Observation { node: attic, tool: &name, work_bytes: 0, prior_ms: 200.0, elapsed_ms: 200 };
+    mesh.history.record(call, now);
     assert_eq!(terms(&mesh, "attic").cold, 0.0, "it is loaded there");
     assert_eq!(mesh.chosen().as_deref(), Some("attic"));
     (0..3).for_each(|_| mesh.history.record_failure(attic, now));
@@ -107,4 +111,48 @@ fn a_variant_brings_its_own_card_and_effect() {
     mesh.change("attic", |m| m.tools = tools);
     let chosen = mesh.decide().chosen.unwrap();
     assert_eq!((chosen.name.as_str(), chosen.card, chosen.effect), ("attic", other.hash, Effect::Once));
+}
+
+#[test]
+fn warm_but_busy_loses_to_cold_but_idle() {
+    let mut mesh = Mesh::new(&card(|c| c.source = Source::Mcp), &["tower", "attic"]);
+    let (attic, now, name) = (mesh.id("attic"), mesh.now, tool_name());
+    let call = Observation { node: attic, tool: &name, work_bytes: 0, prior_ms: 200.0, elapsed_ms: 200 };
+    mesh.history.record(call, now);
+    mesh.advert("attic", |a| (a.load.running, a.load.queued, a.load.work_ms) = (2, 2, 4000));
+    assert_eq!((terms(&mesh, "attic").cold, terms(&mesh, "tower").cold), (0.0, 500.0));
+    assert_eq!(mesh.chosen().as_deref(), Some("tower"));
+}
+
+#[test]
+fn a_place_is_asked_for_with_the_wait_that_makes_it_worth_having() {
+    let mut mesh = Mesh::new(&card(|_| {}), &["tower"]);
+    let first = |mesh: &Mesh, tries: &Tries| tries.longest_wait_ms(&mesh.decide());
+    assert_eq!(first(&mesh, &Tries::default()), u32::MAX, "there is no other node to go to");
+    mesh = Mesh::new(&card(|_| {}), &["tower", "attic"]);
+    mesh.advert("tower", |a| (a.load.running, a.load.work_ms) = (2, 80));
+    mesh.advert("attic", |a| (a.load.running, a.load.work_ms) = (2, 90));
+    // 2 + 20 + 200 ms are promised; 1.5 times that and 20 ms more leave 151 ms for the wait.
+    assert_eq!(first(&mesh, &Tries::default()), 151);
+    mesh.advert("attic", |a| (a.load.running, a.load.work_ms) = (2, 40_000));
+    assert_eq!(first(&mesh, &Tries::default()), 10_000, "as long as that of the second best");
+}
+
+#[test]
+fn three_refusals_then_any_queue_then_none() {
+    let mesh = Mesh::new(&card(|_| {}), &["tower", "attic"]);
+    let (tower, mut tries) = (mesh.id("tower"), Tries::default());
+    for _ in 0..3 {
+        assert!(tries.longest_wait_ms(&mesh.decide()) < u32::MAX && !tries.is_over());
+        tries.refused(tower, RefuseReason::Wait, "it would wait");
+        assert!(tries.exclude().is_empty(), "with its fresh state it may be the best all the same");
+    }
+    assert_eq!(tries.longest_wait_ms(&mesh.decide()), u32::MAX, "then it is queued where it is granted");
+    tries.refused(tower, RefuseReason::Busy, "full");
+    assert_eq!(tries.exclude()[&tower].detail, "refused: full");
+    for n in 0..4 {
+        assert!(!tries.is_over());
+        tries.lost(id(100 + n), "no answer");
+    }
+    assert!(tries.is_over());
 }

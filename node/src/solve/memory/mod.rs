@@ -8,6 +8,7 @@ use std::{
 };
 
 use octomesh_protocol::id::StepId;
+use octomesh_tools::regular;
 
 use super::{block::BlockId, citations::Citations};
 
@@ -107,13 +108,14 @@ impl SolveMemory {
     pub fn load(dir: &Path) -> Result<Option<Self>, MemoryError> {
         let path = dir.join(MEMORY_FILE);
         let malformed = |message: String| MemoryError::Malformed { path: path.clone(), message };
-        match fs::metadata(&path) {
-            Ok(meta) if meta.len() > MEMORY_BYTES => return Err(malformed("over 128 MiB".into())),
-            Ok(_) => {}
+        let bytes = match regular::read(&path, MEMORY_BYTES) {
+            Ok(bytes) => bytes,
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(e) if e.kind() == io::ErrorKind::FileTooLarge => {
+                return Err(malformed("over 128 MiB".into()));
+            }
             Err(source) => return Err(MemoryError::Io { path, source }),
-        }
-        let bytes = fs::read(&path).map_err(|source| MemoryError::Io { path: path.clone(), source })?;
+        };
         serde_json::from_slice(&bytes).map(Some).map_err(|e| malformed(e.to_string()))
     }
 
@@ -126,14 +128,15 @@ impl SolveMemory {
         serde_json::to_string_pretty(&memory).unwrap_or_default()
     }
 
-    /// Writes the record and, when there is one, the answer. Both are on the disk when this returns.
+    /// Writes the answer, when there is one, and the record. Both are on the disk when this returns, and a record of a run that
+    /// is over never lacks its answer.
     ///
     /// # Errors
     /// [`MemoryError::Io`]; the former record is still there then.
     pub fn save(&mut self, dir: &Path, final_answer: Option<&str>) -> Result<(), MemoryError> {
         self.count();
-        write_whole(dir, MEMORY_FILE, &self.to_json())?;
-        final_answer.map_or(Ok(()), |answer| write_whole(dir, ANSWER_FILE, answer))
+        final_answer.map_or(Ok(()), |answer| write_whole(dir, ANSWER_FILE, answer))?;
+        write_whole(dir, MEMORY_FILE, &self.to_json())
     }
 
     /// Brings the counts up to date.

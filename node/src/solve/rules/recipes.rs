@@ -1,6 +1,7 @@
 //! Recipes: sentences with typed slots that stand for one or more calls. Some are embedded; more come from the owner's folder.
 use std::{collections::BTreeMap, fs, path::Path};
 
+use octomesh_tools::regular;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
@@ -114,11 +115,7 @@ impl Recipes {
         files.sort();
         let mut all = Vec::new();
         for path in files {
-            let size = fs::metadata(&path).map_err(|e| fail(&path, e.to_string()))?.len();
-            if size > FILE_BYTES {
-                return Err(fail(&path, "over 256 KiB".into()));
-            }
-            let text = fs::read_to_string(&path).map_err(|e| fail(&path, e.to_string()))?;
+            let text = regular::read_text(&path, FILE_BYTES).map_err(|e| fail(&path, e.to_string()))?;
             all.extend(parse(&text, &path.display().to_string())?);
         }
         all.extend(Self::embedded()?.0);

@@ -198,13 +198,17 @@ impl SolveState {
             .memory
             .block(block)
             .and_then(|b| b.steps.iter().find(|s| s.status != StepProgress::Completed))
-            .map(|s| {
-                // A resumed run goes on with the attempt that has no verdict yet: same key, so it is not run twice.
-                let attempt = s.attempts.last().map_or(1, |a| a.attempt + u32::from(a.verdict.is_some()));
-                (s.step_id.clone(), attempt)
-            });
+            .map(|s| (s.step_id.clone(), s.attempts.last().cloned()));
         match next {
-            Some((step, attempt)) => effects.push(SolveEffect::Act { step, attempt }),
+            // A resumed run goes on with the attempt that has no verdict yet: the same call under the same key, so that nothing
+            // is decided or run twice.
+            Some((step, Some(last))) if last.verdict.is_none() => {
+                self.call(step, block, last.attempt, last.arguments, effects);
+            }
+            Some((step, last)) => {
+                let attempt = last.map_or(1, |a| a.attempt + 1);
+                effects.push(SolveEffect::Act { step, attempt });
+            }
             None => {
                 self.active.remove(&block);
                 if !self.memory.progress.completed_blocks.contains(&block) {

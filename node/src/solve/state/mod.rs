@@ -17,6 +17,7 @@ use serde_json::{Map, Value};
 
 use super::{
     block::BlockId,
+    doubt::{self, OnUncertain},
     event::{RunEvent, RunStatus},
     limits::SolveLimits,
     memory::{LoopProgress, SolveMemory},
@@ -155,6 +156,8 @@ pub struct SolveState {
     active: BTreeSet<BlockId>,
     /// Steps whose call is out.
     running: BTreeSet<StepId>,
+    /// Steps of which nobody knew whether they ran, and what was decided about them.
+    doubted: BTreeMap<StepId, OnUncertain>,
     started_ms: u64,
     ended_ms: u64,
     answer: Option<String>,
@@ -180,11 +183,18 @@ impl SolveState {
             phase: Phase::Idle,
             active: BTreeSet::new(),
             running: BTreeSet::new(),
+            doubted: BTreeMap::new(),
             started_ms: 0,
             ended_ms: 0,
             answer: None,
             refusal: None,
         }
+    }
+
+    /// A run that ended `uncertain` goes on; its doubtful steps are treated as decided, unless their nodes now know better.
+    pub fn decide(&mut self, decision: OnUncertain) {
+        let doubted = doubt::reopen(&mut self.memory, &self.cards);
+        self.doubted = doubted.into_iter().map(|step| (step, decision)).collect();
     }
 
     /// The record.

@@ -1,9 +1,11 @@
 //! A step: act, run, check, perhaps again.
 use octomesh_protocol::{id::StepId, step::StepStatus};
+use serde_json::{Map, Value};
 
 use crate::solve::{
     block::BlockId,
     citations::{self, Prefix},
+    doubt::{self, OnUncertain},
     event::{RunEvent, RunStatus, VerdictKind},
     format,
     memory::{AttemptRecord, StepProgress, StepRecord, ToolLog},
@@ -30,7 +32,7 @@ impl SolveState {
         effects: &mut Effects,
     ) {
         let Some((block, record)) = self.at_work(&step) else { return };
-        let (tool, node, plan) = (record.tool.clone(), record.pinned.clone(), record.plan.clone());
+        let tool = record.tool.clone();
         let arguments = match result {
             Ok(Act::Call(arguments)) => arguments,
             Ok(Act::Keep) => return self.complete(&step, block, true, now_ms, effects),
@@ -51,6 +53,20 @@ impl SolveState {
                 comment: String::new(),
             });
         }
+        self.call(step, block, attempt, arguments, effects);
+    }
+
+    /// Runs an attempt that is in the memory.
+    pub(super) fn call(
+        &mut self,
+        step: StepId,
+        block: BlockId,
+        attempt: u32,
+        arguments: Map<String, Value>,
+        effects: &mut Effects,
+    ) {
+        let Some((_, record)) = self.memory.step(&step) else { return };
+        let (tool, node, plan) = (record.tool.clone(), record.pinned.clone(), record.plan.clone());
         self.running.insert(step.clone());
         effects.push(SolveEffect::Save);
         effects.push(SolveEffect::Emit(RunEvent::StepStarted {
@@ -91,6 +107,11 @@ impl SolveState {
             }
             return self.end_when_stopped(now_ms, effects);
         }
+        if matches!(report.status, StepStatus::Uncertain | StepStatus::Cancelled)
+            && let Some(decision) = self.doubted.remove(&step)
+        {
+            return self.as_decided(step, attempt, decision, now_ms, effects);
+        }
         match report.status {
             StepStatus::Ok => self.ask_checker(step, attempt, report, effects),
             StepStatus::Error if self.revises_errors => self.ask_checker(step, attempt, report, effects),
@@ -102,6 +123,26 @@ impl SolveState {
                 let reason = failure(&step, tool.as_str(), &report);
                 self.stop(RunStatus::Failed, reason, now_ms, effects);
             }
+        }
+    }
+
+    /// Its node could not say more than before, so what was decided holds.
+    fn as_decided(
+        &mut self,
+        step: StepId,
+        attempt: u32,
+        decision: OnUncertain,
+        now_ms: u64,
+        effects: &mut Effects,
+    ) {
+        let Some((block, _)) = self.at_work(&step) else { return };
+        let Some(record) = self.memory.step_mut(&step) else { return };
+        doubt::decide(record, decision);
+        let arguments = record.attempts.last().map(|a| a.arguments.clone()).unwrap_or_default();
+        match decision {
+            // The same call: nobody has to think about it again.
+            OnUncertain::Retry => self.on_acted(step, attempt + 1, Ok(Act::Call(arguments)), now_ms, effects),
+            OnUncertain::Skip => self.complete(&step, block, true, now_ms, effects),
         }
     }
 

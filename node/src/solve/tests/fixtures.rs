@@ -19,6 +19,7 @@ use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
 use crate::solve::{
+    doubt::OnUncertain,
     event::RunEvent,
     limits::SolveLimits,
     outcome::RunOutcome,
@@ -268,6 +269,7 @@ pub(in crate::solve) struct Setup {
     pub(in crate::solve) limits: SolveLimits,
     pub(in crate::solve) plan: Option<&'static str>,
     pub(in crate::solve) cancel: CancellationToken,
+    pub(in crate::solve) decision: Option<OnUncertain>,
 }
 
 impl Setup {
@@ -279,6 +281,7 @@ impl Setup {
             limits: SolveLimits::default(),
             plan: None,
             cancel: CancellationToken::new(),
+            decision: None,
         }
     }
 
@@ -301,6 +304,7 @@ impl Setup {
             plan_file: self.plan.map(|text| PlanFile { name: "plan.yaml".into(), text: text.into() }),
             dir: dir.to_owned(),
             limits: self.limits,
+            decision: self.decision,
         };
         run(input, ports, self.cancel.clone()).await.unwrap()
     }

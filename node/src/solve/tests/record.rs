@@ -6,10 +6,12 @@ use serde_json::{Value, json};
 use super::fixtures::*;
 use crate::solve::{
     block::{BlockId, step_id},
+    doubt::OnUncertain,
     event::RunStatus,
     memory::{ANSWER_FILE, BlockRecord, LoopProgress, MEMORY_FILE, MemoryError, SolveMemory, StepRecord},
     outcome::RunOutcome,
     plan::PlannedCall,
+    ports::StepRequest,
 };
 
 fn step(number: usize) -> StepRecord {
@@ -185,4 +187,65 @@ async fn f75_f76_counts_logs_and_verdicts_are_in_the_file() {
     );
     let answer = std::fs::read_to_string(dir.path().join(ANSWER_FILE)).unwrap();
     assert!(answer.starts_with("Not answered: step s002 (hash) failed on attic: no such file\n"), "{answer}");
+}
+
+/// A run whose second step ended uncertain goes on with what was decided; the first is not done again.
+#[tokio::test(start_paused = true)]
+async fn an_uncertain_run_goes_on_as_decided() {
+    let question = "hash path=b.md; file_write path=a.md content=x; echo text=\"$1.sha256\"";
+    for (decision, nodes_know) in [
+        (OnUncertain::Retry, false),
+        (OnUncertain::Retry, true),
+        (OnUncertain::Skip, false),
+        (OnUncertain::Skip, true),
+    ] {
+        let dir = tempfile::tempdir().unwrap();
+        let lost = |r: &StepRequest| match r.tool.as_str() {
+            "file_write" => (Duration::ZERO, ended(StepStatus::Uncertain, "lost")),
+            _ => (Duration::ZERO, ok(plausible(r))),
+        };
+        let first = Setup::new(Mesh::new(lost)).solve_in(dir.path(), question).await;
+        assert_eq!(first.status, RunStatus::Uncertain);
+        // The node still does not know of the first start, or it does by now.
+        let mesh = Mesh::new(move |r| match r.step.as_str() {
+            "s002" if !nodes_know => (Duration::ZERO, ended(StepStatus::Uncertain, "lost")),
+            _ => (Duration::ZERO, ok(plausible(r))),
+        });
+        let second = Setup { decision: Some(decision), ..Setup::new(mesh) };
+        let outcome = second.solve_in(dir.path(), question).await;
+        assert_eq!(outcome.status, RunStatus::Completed, "{decision} {:?}", outcome.reason);
+        let asked: Vec<_> = second.mesh.asked().into_iter().map(|(step, _)| step).collect();
+        let again = decision == OnUncertain::Retry && !nodes_know;
+        let wanted = if again { vec!["s002", "s002.2", "s003"] } else { vec!["s002", "s003"] };
+        assert_eq!(asked, wanted, "{decision}");
+        let left_out = decision == OnUncertain::Skip && !nodes_know;
+        assert_eq!(
+            outcome.unresolved.iter().any(|line| line.contains("s002")),
+            left_out,
+            "{:?}",
+            outcome.unresolved
+        );
+        assert_eq!(outcome.answer.as_deref().unwrap().contains("left out"), left_out, "{:?}", outcome.answer);
+    }
+}
+
+/// The node dies while the step that was run again by decision is on its way: that decision is not taken again either.
+#[tokio::test(start_paused = true)]
+async fn a_second_attempt_survives_a_crash() {
+    let dir = tempfile::tempdir().unwrap();
+    let question = "file_write path=a.md content=x";
+    let lost = |_: &StepRequest| (Duration::ZERO, ended(StepStatus::Uncertain, "lost"));
+    Setup::new(Mesh::new(lost)).solve_in(dir.path(), question).await;
+    let slow = Mesh::new(|r| match r.step.as_str() {
+        "s001" => (Duration::ZERO, ended(StepStatus::Uncertain, "lost")),
+        _ => (Duration::from_secs(3600), ok(plausible(r))),
+    });
+    let second = Setup { decision: Some(OnUncertain::Retry), ..Setup::new(slow) };
+    let cut = tokio::time::timeout(Duration::from_secs(60), second.solve_in(dir.path(), question)).await;
+    assert!(cut.is_err());
+    let third = Setup::new(Mesh::quick());
+    let outcome = third.solve_in(dir.path(), question).await;
+    assert_eq!(outcome.status, RunStatus::Completed, "{:?}", outcome.reason);
+    let asked: Vec<_> = third.mesh.asked().into_iter().map(|(step, _)| step).collect();
+    assert_eq!(asked, ["s001.2"]);
 }

@@ -1,6 +1,7 @@
 //! Why a member is not reached: said within ten seconds, with the step that failed.
 use std::io::{BufRead, BufReader, Read, Write};
 
+use octomesh_protocol::id::NodeId;
 use octomesh_tests::{machine::free_port, wait::when};
 
 use super::*;
@@ -56,6 +57,29 @@ fn each_step_that_fails_is_named() {
     let mut other = other;
     other.up();
     expect(&tower, "pi", "lost", "mesh");
+}
+
+/// The two steps before a dial: nobody tells where a member is, and its address is known and not dialled yet.
+#[test]
+fn who_was_not_heard_and_who_was_not_dialled_yet_are_told_apart() {
+    let Some(network) = Network::new(&["pi"], &["lan"], &[]) else { return };
+    network.plug("pi", "eth0", "lan", &["10.99.1.1/24"]);
+    let folder = folder();
+    let mut pi = machine(&folder, &network, "pi", "0.0.0.0");
+    pi.init();
+    // An address book of an earlier run; nobody is at those addresses, and nobody says so: the first dial takes six seconds.
+    let id = |byte: u8| NodeId::from_bytes([byte; 32]).to_string();
+    let book = json!({"members": [
+        {"node_id": id(7), "name": "cellar", "addresses": []},
+        {"node_id": id(8), "name": "attic", "addresses": ["10.99.1.9:9400", "10.99.1.8:9400", "10.99.1.7:9400"]},
+    ]});
+    fs::write(pi.home.join("peers.json"), book.to_string()).unwrap();
+    pi.up();
+    expect(&pi, "attic", "not_dialled", "not dialled yet");
+    expect(&pi, "cellar", "not_heard", "nobody told where it is");
+    expect(&pi, "attic", "dialled", "no answer");
+    let status = pi.json(&["status"]);
+    assert_eq!(status["membership"]["dead"], 2, "{status}");
 }
 
 fn port_of(machine: &Machine) -> u16 {

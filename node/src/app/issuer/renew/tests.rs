@@ -130,6 +130,19 @@ async fn a_member_gets_the_same_for_longer() {
     }
 }
 
+/// Where the root key is at hand, a node whose clock was ahead gets a certificate of today; nobody else gets one for such a thing.
+#[tokio::test]
+async fn the_own_certificate_of_the_future_is_put_right() {
+    let of_the_future = |seed| {
+        let mut ahead = request(seed, Role::Admin);
+        ahead.now = NOW + 1_000_000_000;
+        root().issue(ahead).unwrap()
+    };
+    let own = office(true, &[]).gives(2, &of_the_future(2), None);
+    own.verify(root().mesh_id(), NOW + 1000, 300).unwrap();
+    assert_eq!(office(true, &[]).refuses(3, &of_the_future(3), None), RenewRefusal::Certificate);
+}
+
 #[tokio::test]
 async fn only_the_root_renews_an_admin() {
     let admin = chain(4, Role::Admin);
@@ -151,7 +164,8 @@ async fn a_revoked_node_that_renews_with_an_old_certificate() {
 async fn a_certificate_of_a_revoked_admin_is_not_renewed() {
     let by_admin = chain(4, Role::Admin).issue(&identity(4), request(3, Role::Worker)).unwrap();
     assert_eq!(office(true, &[4]).refuses(3, &by_admin, None), RenewRefusal::Revoked);
-    // Nor does a revoked issuer issue.
+    // Nor does a revoked issuer issue, whichever key it has.
+    assert_eq!(office(true, &[2]).refuses(3, &chain(3, Role::Worker), None), RenewRefusal::NotIssuer);
     assert_eq!(office(false, &[2]).refuses(3, &chain(3, Role::Worker), None), RenewRefusal::NotIssuer);
 }
 

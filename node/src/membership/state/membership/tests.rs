@@ -34,6 +34,7 @@ impl Mesh {
     fn connect(&mut self, seed: u8) -> Vec<Effect> {
         let certificate = chain(seed, Role::Worker).leaf().unwrap().clone();
         self.give(Input::Connected {
+            relay: None,
             node: id(seed),
             name: certificate.name.clone(),
             role: certificate.role,
@@ -45,7 +46,12 @@ impl Mesh {
     }
 
     fn disconnect(&mut self, seed: u8) {
-        self.give(Input::Disconnected { node: id(seed), last: true, reason: "gone".to_owned() });
+        self.give(Input::Disconnected {
+            node: id(seed),
+            last: true,
+            path: crate::net::Path::default(),
+            reason: "gone".to_owned(),
+        });
     }
 
     /// Node 2 tells of a member.

@@ -50,16 +50,18 @@ fn a_killed_process_is_seen_by_all_within_two_seconds() {
 }
 
 #[test]
-fn a_node_without_power_is_seen_by_all_within_ten_seconds() {
-    for size in [2, 3, 10] {
+fn a_node_without_power_is_seen_by_all_in_time() {
+    for size in [2, 3, 10, 64] {
+        // Suspicion takes longer in a larger mesh.
+        let most = secs(if size > 10 { 15 } else { 10 });
         for loss in [0.0, 0.1] {
-            for seed in 0..10 {
+            for seed in 0..if size == 64 { 1 } else { 10 } {
                 let mut world = settled(size, seed, lossy(loss));
                 world.cut(0, true);
                 let begin = world.now;
                 let (first, last) = seen_down(&mut world, 0, secs(30));
                 println!("{size} nodes, loss {loss}, no power: seen {first:.1?} to {last:.1?}");
-                assert!(last < secs(10), "{last:?}");
+                assert!(last < most, "{last:?}");
                 assert!(world.downs(begin, |s| s.of != 0 && s.by != 0).is_empty());
             }
         }

@@ -73,6 +73,27 @@ async fn every_10_records_under_full_load_both_ways() {
     }
 }
 
+/// A multiplexer that owes an answer writes and does not read until it is out. Each side has more to say than fits under one key.
+#[tokio::test(start_paused = true)]
+async fn two_ends_that_only_write_do_not_wait_for_each_other() {
+    let (mut left, mut right) = ends(1 << 20, EVERY_10);
+    let sent = pattern(30_000);
+    let write = async |stream: &mut SecureStream<Io>| {
+        for part in sent.chunks(1000) {
+            stream.write_all(part).await?;
+            stream.flush().await?;
+        }
+        Ok::<_, io::Error>(())
+    };
+    let (here, there) = tokio::join!(write(&mut left), write(&mut right));
+    here.and(there).expect("the other side's key is read for, too");
+    for stream in [&mut left, &mut right] {
+        let mut got = vec![0; sent.len()];
+        stream.read_exact(&mut got).await.unwrap();
+        assert!(got == sent, "what was read ahead comes first");
+    }
+}
+
 #[tokio::test]
 async fn sessions_of_members_tell_how_often_they_rekeyed() {
     let (mut a, mut b) = (rekeying(2, EVERY_10), rekeying(3, EVERY_10));

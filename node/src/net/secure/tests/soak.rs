@@ -14,10 +14,18 @@ use libp2p::{
         transport::{DialOpts, ListenerId, PortUse, TransportEvent},
     },
 };
-use tokio::{sync::oneshot, task::JoinSet};
+use tokio::{runtime::Handle, sync::oneshot, task::JoinSet};
 
 use super::*;
-use crate::net::transport::{self, TransportKind};
+use crate::{
+    app::supervise::Supervisor,
+    metrics::NodeMetrics,
+    net::{
+        doorkeeper::Book,
+        refusal::Refusals,
+        transport::{self, TransportKind},
+    },
+};
 
 const EVERY_10: RecordLimits = RecordLimits { records: 10, bytes: 1 << 40 };
 /// Rekeys of the shortest load.
@@ -162,12 +170,27 @@ async fn in_memory(buffer: usize, time: Duration) {
 /// Two members over TCP on loopback: the transport of the program, with its multiplexer and `streams` streams.
 async fn over_tcp(streams: usize, time: Duration) {
     let (a, mut b) = (rekeying(2, EVERY_10), rekeying(3, EVERY_10));
-    // Nobody offers another protocol here.
-    let (offers, _) = tokio::sync::mpsc::channel(1);
     let build = |m: &Member| {
-        transport::build(TransportKind::Tcp, m.security.clone(), false, Places::default(), offers.clone())
+        // Nobody is refused here.
+        let book = Book {
+            metrics: NodeMetrics::new("test").unwrap().net,
+            refusals: Refusals::new().0,
+            events: tokio::sync::mpsc::channel(1).0,
+        };
+        let door = (Gate::new(), book);
+        let (transport, doorkeeper, _) = transport::build(
+            TransportKind::Tcp,
+            m.security.clone(),
+            false,
+            door,
+            Handle::current(),
+            m.peer_id(),
+        );
+        (transport, doorkeeper)
     };
-    let (mut dialler, mut listener) = (build(&a), build(&b));
+    let ((mut dialler, _nobody_comes), (mut listener, doorkeeper)) = (build(&a), build(&b));
+    let tasks = Supervisor::new();
+    doorkeeper.start(&tasks).await.unwrap();
     listener.listen_on(ListenerId::next(), "/ip4/127.0.0.1/tcp/0".parse().unwrap()).unwrap();
     let TransportEvent::NewAddress { listen_addr, .. } = poll_fn(|cx| Pin::new(&mut listener).poll(cx)).await
     else {
