@@ -70,8 +70,10 @@ pub(crate) enum Input {
         grants: Grants,
         /// What the handshake showed.
         certificate: Option<Arc<Certificate>>,
+        /// Where the other end of the best session is; of one that was dialled from there this is no address to dial.
         address: Option<String>,
-        outbound: bool,
+        /// Where a dial of this node has just reached it.
+        dialled: Option<String>,
         /// Who carries the best session with it.
         relay: Option<NodeId>,
     },
@@ -352,10 +354,10 @@ impl MembershipState {
         self.version += 1;
         let mut effects = Vec::new();
         match input {
-            Input::Connected { node, name, role, grants, certificate, address, outbound, relay } => {
+            Input::Connected { node, name, role, grants, certificate, address, dialled, relay } => {
                 let mut member = Member::new(node, name, role, grants);
                 (member.certificate, member.relay) = (certificate, relay);
-                self.connected(member, address, outbound, now, wall, &mut effects);
+                self.connected(member, address, dialled, now, wall, &mut effects);
             }
             Input::Disconnected { node, last: true, reason, .. } => {
                 self.disconnected(node, &reason, now, &mut effects);
@@ -417,7 +419,7 @@ impl MembershipState {
         &mut self,
         fresh: Member,
         address: Option<String>,
-        outbound: bool,
+        dialled: Option<String>,
         now: Instant,
         wall: SystemTime,
         effects: &mut Vec<Effect>,
@@ -429,17 +431,14 @@ impl MembershipState {
         }
         self.back_among_others(node, now);
         let direct = fresh.relay.is_none();
-        let outbound = outbound && direct;
-        if outbound {
+        if let Some(address) = &dialled {
             // A dial of a configured address tells who lives there.
-            for peer in self.statics.iter_mut().filter(|p| address.as_ref().is_some_and(|a| p.is_at(a))) {
+            for peer in self.statics.iter_mut().filter(|p| p.is_at(address)) {
                 peer.node = Some(node);
                 peer.failures = 0;
                 peer.reason = None;
             }
-            if let Some(address) = &address {
-                self.hints.reached(address, node);
-            }
+            self.hints.reached(address, node);
         }
         self.make_room_for(node);
         let Some(contact) = self.contact(node, fresh.name.clone(), now) else { return };
@@ -453,18 +452,19 @@ impl MembershipState {
         member.suite = Some(SUITE);
         member.problem = None;
         member.reach.connected();
-        if !outbound && direct {
+        if dialled.is_none() && direct {
             member.reach.heard(Source::Session);
         }
         heard(member, now, wall);
         // One with a zone means nothing to others, nor after a restart.
-        if let (true, Some(address)) = (outbound, address.as_ref().filter(|a| crate::net::is_address(a))) {
-            if !member.addresses.contains(address) {
+        let outbound = dialled.is_some();
+        if let Some(address) = dialled.filter(|a| crate::net::is_address(a)) {
+            if !member.addresses.contains(&address) {
                 // What works is worth more than what somebody told.
                 member.addresses.truncate(limits::MEMBER_ADDRESSES - 1);
                 member.addresses.insert(0, address.clone());
             }
-            contact.reached = Some(address.clone());
+            contact.reached = Some(address);
         }
         (member.direct_address, member.relay) = (address, relay);
         contact.relaying.connected(direct, now);

@@ -43,7 +43,7 @@ impl Mesh {
             grants: Grants::default(),
             certificate: None,
             address: Some(format!("192.0.2.{byte}:9400")),
-            outbound: true,
+            dialled: Some(format!("192.0.2.{byte}:9400")),
         })
     }
 
@@ -293,7 +293,7 @@ fn the_address_book_grows_by_hearsay_and_loses_nobody_who_is_away() {
         grants: Grants::default(),
         certificate: None,
         address: Some("192.0.2.8:50000".into()),
-        outbound: false,
+        dialled: None,
         relay: None,
     });
     assert_eq!(book(&mesh), [id(9), id(3)]);
@@ -357,7 +357,7 @@ fn certified_members_are_not_put_out_by_others() {
         grants: Grants::default(),
         certificate: None,
         address: None,
-        outbound: false,
+        dialled: None,
         relay: None,
     };
     for n in 0..1100 {
@@ -388,7 +388,7 @@ fn what_others_tell_does_not_crowd_out_what_a_member_says_of_itself() {
         grants: Grants::default(),
         certificate: None,
         address: Some("198.51.100.77:9400".into()),
-        outbound: true,
+        dialled: Some("198.51.100.77:9400".into()),
         relay: None,
     });
     assert_eq!(mesh.member(9).addresses[0], "198.51.100.77:9400");

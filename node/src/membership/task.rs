@@ -373,7 +373,7 @@ impl Task {
                     self.tell(false);
                 }
             }
-            NetEvent::Connected { node, certificate, address, outbound, relay } => {
+            NetEvent::Connected { node, certificate, address, dialled, relay } => {
                 self.facts.trust.welcomed(node);
                 let certificate = Arc::new(*certificate);
                 self.input(Input::Connected {
@@ -383,7 +383,7 @@ impl Task {
                     grants: certificate.grants.clone(),
                     certificate: Some(certificate),
                     address,
-                    outbound,
+                    dialled,
                     relay,
                 });
                 if !self.facts.trust.now().is_revoked(node) {

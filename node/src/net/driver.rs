@@ -622,6 +622,8 @@ impl Driver {
             return None;
         }
         self.metrics.handshake_ok(if outbound { "out" } else { "in" }, opened.handshake);
+        // What a peer dialled us from is no address of it.
+        let dialled = address.clone().filter(|_| outbound);
         let certificate = Box::new(opened.certificate.clone());
         let since = Instant::now();
         let session = Session { node, address, remote, relay, since, opened, replaced: false, ended: None };
@@ -631,7 +633,7 @@ impl Driver {
         self.count_sessions();
         self.give_way(node);
         let Path { address, relay } = self.path(node);
-        Some(NetEvent::Connected { node, certificate, address, outbound, relay })
+        Some(NetEvent::Connected { node, certificate, address, dialled, relay })
     }
 
     fn behaviour(&mut self, event: BehaviourEvent) -> Option<NetEvent> {

@@ -22,12 +22,13 @@ pub(crate) struct Path {
 pub(crate) enum NetEvent {
     /// We listen here.
     Listening { address: String },
-    /// A session is open; its certificate was checked in the handshake. `address` and `relay` are of the best session with that node.
+    /// A session is open; its certificate was checked in the handshake. `address` and `relay` are of the best session with that node,
+    /// which need not be this one; `dialled` is where this one's dial reached the node directly.
     Connected {
         node: NodeId,
         certificate: Box<Certificate>,
         address: Option<String>,
-        outbound: bool,
+        dialled: Option<String>,
         relay: Option<NodeId>,
     },
     /// A session ended; `last` when no other is open to this node, else `path` is that of the best one which is left. `revoked`: the

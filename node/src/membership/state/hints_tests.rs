@@ -49,7 +49,7 @@ impl Mesh {
             grants: Grants::default(),
             certificate: None,
             address: Some(address.to_owned()),
-            outbound: true,
+            dialled: Some(address.to_owned()),
         });
     }
 

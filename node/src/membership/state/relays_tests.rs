@@ -40,7 +40,7 @@ impl Mesh {
             grants: Grants::default(),
             certificate: None,
             address: relay.is_none().then(|| format!("192.0.2.{byte}:9400")),
-            outbound: true,
+            dialled: relay.is_none().then(|| format!("192.0.2.{byte}:9400")),
             relay: relay.map(id),
         });
     }

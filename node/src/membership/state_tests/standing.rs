@@ -172,7 +172,7 @@ fn of_two_certificates_the_newer_counts() {
             grants: certificate.grants.clone(),
             certificate: Some(Arc::new(certificate)),
             address: None,
-            outbound: true,
+            dialled: None,
             relay: None,
         });
         let member = Arc::clone(mesh.state.view().get(node).unwrap());

@@ -34,14 +34,14 @@ async fn certificates_are_seen_and_ends_are_told(listen: &str) {
     assert!(a.handle.dial(Some(b.node), vec![address.clone()]));
     let (b_node, a_node) = (b.node, a.node);
     let seen = |e| match e {
-        NetEvent::Connected { node, certificate, outbound, address, .. } => {
-            Some((node, certificate.name.to_string(), outbound, address))
+        NetEvent::Connected { node, certificate, dialled, .. } => {
+            Some((node, certificate.name.to_string(), dialled))
         }
         _ => None,
     };
     let (at_a, at_b) = tokio::join!(a.wait(seen), b.wait(seen));
-    assert_eq!(at_a, (b_node, "node-3".to_owned(), true, Some(address)));
-    assert_eq!((at_b.0, at_b.1.as_str(), at_b.2), (a_node, "node-2", false));
+    assert_eq!(at_a, (b_node, "node-3".to_owned(), Some(address)));
+    assert_eq!(at_b, (a_node, "node-2".to_owned(), None));
     let sessions = a.handle.sessions().await.unwrap();
     assert_eq!(sessions.len(), 1);
     assert!(sessions[0].outbound && sessions[0].bytes_in > 0 && sessions[0].bytes_out > 0);

@@ -1,11 +1,15 @@
 //! PROTOCOL 5.7: two nodes that dial each other at the same moment, again and again.
 use super::*;
 
-/// What a node sees of the other until it asks.
-fn drain(peer: &mut Peer) {
+/// What a node sees of the other until it asks. `listens`: the only address at which the other can have been dialled.
+fn drain(peer: &mut Peer, listens: &str) {
     while let Ok(event) = peer.events.try_recv() {
-        if let NetEvent::Sync { reply, .. } = event {
-            reply.send(vec![1]).ok();
+        match event {
+            NetEvent::Sync { reply, .. } => {
+                reply.send(vec![1]).ok();
+            }
+            NetEvent::Connected { dialled: Some(dialled), .. } => assert_eq!(dialled, listens),
+            _ => {}
         }
     }
 }
@@ -30,13 +34,21 @@ async fn simultaneous_dials() {
         assert!(a.handle.dial(Some(b.node), vec![b.address.clone()]));
         assert!(b.handle.dial(Some(a.node), vec![a.address.clone()]));
         let (at_a, at_b) = (b.node, a.node);
-        let here = a.wait(|e| matches!(e, NetEvent::Connected { node, .. } if node == at_a).then_some(()));
-        let there = b.wait(|e| matches!(e, NetEvent::Connected { node, .. } if node == at_b).then_some(()));
-        tokio::join!(here, there);
+        let (a_listens, b_listens) = (a.address.clone(), b.address.clone());
+        let first = |who, listens: String| {
+            move |e| match e {
+                NetEvent::Connected { node, dialled, .. } if node == who => {
+                    assert!(dialled.is_none_or(|d| d == listens), "round {round}");
+                    Some(())
+                }
+                _ => None,
+            }
+        };
+        tokio::join!(a.wait(first(at_a, b_listens.clone())), b.wait(first(at_b, a_listens.clone())));
         // Both have a session now; a second one may still come or go. Neither may be left without one.
         for _ in 0..20 {
-            drain(&mut a);
-            drain(&mut b);
+            drain(&mut a, &b_listens);
+            drain(&mut b, &a_listens);
             let open = (a.handle.sessions().await.unwrap().len(), b.handle.sessions().await.unwrap().len());
             assert!(open.0 >= 1 && open.1 >= 1, "round {round}: {open:?}");
             tokio::time::sleep(Duration::from_millis(10)).await;

@@ -41,7 +41,7 @@ impl Mesh {
             grants: certificate.grants.clone(),
             certificate: Some(Arc::new(certificate)),
             address: Some(format!("192.0.2.{seed}:9400")),
-            outbound: true,
+            dialled: Some(format!("192.0.2.{seed}:9400")),
         })
     }
 
