@@ -59,6 +59,23 @@ async fn simultaneous_dials() {
     }
 }
 
+/// A second session beside one that the other node dialled: its dial reached the address, the first one's far end was never dialled.
+#[tokio::test]
+async fn a_port_that_was_dialled_from_is_no_address_to_dial() {
+    let (mut a, mut b) = (peer(23, "127.0.0.1:0").await, peer(24, "127.0.0.1:0").await);
+    b.connect(&mut a).await;
+    // Without a name, as configured peers are dialled: that the node is connected already shows only when it answers.
+    assert!(a.handle.dial(None, vec![b.address.clone()]));
+    let at = b.node;
+    let dialled = a.wait(|e| match e {
+        NetEvent::Connected { node, dialled, .. } if node == at => Some(dialled),
+        _ => None,
+    });
+    assert_eq!(dialled.await, Some(b.address.clone()));
+    a.stop().await;
+    b.stop().await;
+}
+
 #[tokio::test]
 async fn a_port_where_nobody_listens_is_told_apart() {
     let mut a = peer(21, "127.0.0.1:0").await;
