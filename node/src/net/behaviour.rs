@@ -36,7 +36,7 @@ const PENDING_OUTBOUND: u32 = 448;
 const ESTABLISHED: u32 = 256;
 /// Pings measure the round trip. Who is dead is found out by SWIM, and which connection is, by the kernel; a ping every 2 s on each of
 /// 63 sessions cost more than everything else that an idle node of a large mesh says.
-const PING_EVERY: Duration = Duration::from_secs(40);
+const PING_EVERY: Duration = Duration::from_secs(60);
 const PING_TIMEOUT: Duration = Duration::from_secs(5);
 /// Card and sync exchanges are answered from memory.
 const EXCHANGE_TIMEOUT: Duration = Duration::from_secs(5);
