@@ -4,8 +4,10 @@ use std::{fs, time::Duration};
 use octomesh_protocol::trust::CertificateChain;
 use octomesh_tests::{
     Machine, Mesh,
+    api::post,
     wait::{PATIENCE, wait, wait_within, when},
 };
+use serde_json::json;
 
 /// When the certificate in its home ends, unix seconds, and the name in it.
 fn certificate(machine: &Machine) -> (u64, String) {
@@ -149,6 +151,41 @@ fn a_node_that_leaves_is_shown_so_and_forgotten_when_asked() {
     // Its home is free for another membership.
     let ticket = mesh["pi"].invite();
     mesh["attic"].json(&["join", &ticket, "--name", "cellar"]);
+}
+
+/// The root key is away, so that nothing but this warning stands between one command and a mesh that nobody can change.
+#[test]
+fn the_last_admin_is_warned_before_it_leaves() {
+    let mesh = Mesh::up(&["pi", "attic"], |_| {});
+    let pi = &mesh["pi"];
+    let copy = pi.home.with_extension("root-copy");
+    let copy = copy.to_str().unwrap();
+    pi.json(&["root", "export", copy]);
+    pi.json(&["--yes", "root", "remove", "--copy", copy]);
+    let asked = post(pi, "/api/leave", &json!({ "last_admin": false })).unwrap();
+    let hint = asked["error"]["hint"].as_str().unwrap_or_default();
+    assert!(asked["error"]["code"] == "last_admin" && hint.contains("octomesh invite --role admin"), "{asked}");
+    assert_eq!(state(&mesh["attic"], "pi").as_deref(), Some("alive"), "it is still here");
+    let left = pi.run(&["--json", "--yes", "leave"]).with_code(0);
+    assert!(left.err.contains("last admin"), "{}", left.err);
+    assert_eq!(left.json()["told"], json!(["attic"]));
+    shows(&mesh["attic"], "pi", Some("left"));
+}
+
+/// A grant for a tool that nobody has may be meant, and may be a typing error.
+#[test]
+fn a_ticket_for_a_tool_that_nobody_has_is_warned_of() {
+    let mesh = Mesh::up(&["pi", "attic"], |_| {});
+    let ticket = |tools| mesh["pi"].run(&["--json", "invite", "--tools", tools]).with_code(0);
+    let odd = ticket("echo,eccho");
+    assert!(
+        odd.err.contains("no node of this mesh has a tool eccho") && !odd.err.contains("tool echo "),
+        "{}",
+        odd.err
+    );
+    assert!(odd.json()["ticket"].as_str().unwrap().starts_with("octo1"));
+    let known = ticket("echo");
+    assert!(!known.err.contains("warning"), "{}", known.err);
 }
 
 #[test]
