@@ -164,7 +164,10 @@ fn the_last_admin_is_warned_before_it_leaves() {
     pi.json(&["--yes", "root", "remove", "--copy", copy]);
     let asked = post(pi, "/api/leave", &json!({ "last_admin": false })).unwrap();
     let hint = asked["error"]["hint"].as_str().unwrap_or_default();
-    assert!(asked["error"]["code"] == "last_admin" && hint.contains("octomesh invite --role admin"), "{asked}");
+    assert!(
+        asked["error"]["code"] == "last_admin" && hint.contains("octomesh invite --role admin"),
+        "{asked}"
+    );
     assert_eq!(state(&mesh["attic"], "pi").as_deref(), Some("alive"), "it is still here");
     let left = pi.run(&["--json", "--yes", "leave"]).with_code(0);
     assert!(left.err.contains("last admin"), "{}", left.err);

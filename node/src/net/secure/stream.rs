@@ -6,7 +6,7 @@ use std::{
         Arc, OnceLock,
         atomic::{AtomicU64, Ordering},
     },
-    task::{Context, Poll, ready},
+    task::{Context, Poll, Waker, ready},
 };
 
 use futures::{AsyncRead, AsyncWrite};
@@ -96,6 +96,14 @@ impl<T> Drop for SecureStream<T> {
     fn drop(&mut self) {
         self.out.zeroize();
         self.input.zeroize();
+    }
+}
+
+/// Who is to be woken; mostly it is the same task again.
+fn remember(waiting: &mut Option<Waker>, cx: &Context<'_>) {
+    match waiting {
+        Some(waker) => waker.clone_from(cx.waker()),
+        None => *waiting = Some(cx.waker().clone()),
     }
 }
 
@@ -274,7 +282,8 @@ impl<T: AsyncRead + AsyncWrite + Unpin> SecureStream<T> {
         if self.ending != Ending::Open {
             return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
         }
-        self.poll_time(cx)?;
+        // The reader watches the timer, and so does a writer that has to wait.
+        self.start_if_due(false)?;
         ready!(self.poll_drain(cx))?;
         if self.out.len() == FULL {
             // It waited for a new key.
@@ -322,7 +331,7 @@ impl<T: AsyncRead + AsyncWrite + Unpin> SecureStream<T> {
     /// Remembers who waits, so that reading can wake it. Somebody who is sent away does not wait for long.
     fn waits<O>(&mut self, cx: &mut Context<'_>, result: Poll<io::Result<O>>) -> Poll<io::Result<O>> {
         if result.is_pending() {
-            self.rekeying.writer = Some(cx.waker().clone());
+            remember(&mut self.rekeying.writer, cx);
             if self.traffic.farewell.get().is_some() {
                 return self.patience.poll(cx);
             }
@@ -357,11 +366,12 @@ impl<T: AsyncRead + AsyncWrite + Unpin> SecureStream<T> {
                 Reading::Closed => return Poll::Ready(Ok(0)),
                 Reading::Dead => return Poll::Ready(Err(invalid(RecordError::Closed))),
             }
-            self.poll_time(cx)?;
-            self.push_control(cx);
             match self.open_next() {
                 Ok(None) => {}
                 Ok(Some(needed)) => {
+                    // Once for what came together, not for each record: the timer costs as much as a short one.
+                    self.poll_time(cx)?;
+                    self.push_control(cx);
                     self.make_room(needed);
                     ready!(self.poll_fill(cx))?;
                 }
@@ -384,7 +394,7 @@ impl<T: AsyncRead + AsyncWrite + Unpin> AsyncRead for SecureStream<T> {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, out: &mut [u8]) -> Poll<io::Result<usize>> {
         let result = self.poll_read_some(cx, out);
         if result.is_pending() {
-            self.rekeying.reader = Some(cx.waker().clone());
+            remember(&mut self.rekeying.reader, cx);
         }
         result
     }

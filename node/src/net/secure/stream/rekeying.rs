@@ -83,7 +83,7 @@ impl Rekeying {
 
 impl<T> SecureStream<T> {
     /// Starts a rekey if enough was carried, or if the keys are `old`.
-    fn start_if_due(&mut self, old: bool) -> io::Result<()> {
+    pub(super) fn start_if_due(&mut self, old: bool) -> io::Result<()> {
         let due = self.session.is_due() || (old && self.session.may_start());
         if !due || self.ending != Ending::Open || !self.rekeying.rest().is_empty() {
             return Ok(());
