@@ -115,6 +115,7 @@ impl Mesh {
                 region: String::new(),
                 tags: vec![],
                 version: "0.1.0".into(),
+                circumstances: Default::default(),
             }));
             m
         };
@@ -148,6 +149,7 @@ impl Mesh {
             tool: tool(0),
             card: None,
             argument_bytes: 100,
+            there: std::collections::BTreeSet::new(),
             pinned: None,
             exclude: Tries::default().exclude().clone(),
             deadline_ms: 60_000,

@@ -21,6 +21,7 @@
 pub mod api;
 pub mod app;
 mod bench;
+mod blob;
 pub mod cli;
 pub mod config;
 mod discovery;

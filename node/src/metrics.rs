@@ -114,6 +114,19 @@ pub struct NetMetrics {
     pub peer_rtt_seconds: Histogram,
 }
 
+/// GPUs and the owner's rules.
+#[derive(Debug, Clone)]
+pub struct HardwareMetrics {
+    /// GPU memory in bytes, by GPU and kind (`total`, `free`, `reserved`).
+    pub vram: IntGaugeVec,
+    /// Seconds since each GPU was read.
+    pub reading_age: IntGaugeVec,
+    /// Vendors whose cards can't be read, with the reason.
+    pub absent: IntGaugeVec,
+    /// Why the owner keeps the machine.
+    pub yields: IntGaugeVec,
+}
+
 /// What membership counts.
 #[derive(Debug, Clone)]
 pub struct MembershipMetrics {
@@ -160,8 +173,8 @@ pub struct NodeMetrics {
     pub solve: SolveMetrics,
     /// Tools by source and state.
     pub tools: IntGaugeVec,
-    /// GPU memory in bytes, by GPU and kind (`total`, `free`).
-    pub gpu_vram_bytes: IntGaugeVec,
+    /// GPUs and the owner's rules.
+    pub hardware: HardwareMetrics,
     /// Things dropped because their reader was slow, by queue.
     pub dropped: IntCounterVec,
 }
@@ -203,11 +216,7 @@ impl NodeMetrics {
                 active: r.gauge("runs_active", "Runs that go on now.")?,
             },
             tools: r.gauges("tools", "Tools of this node by source and state.", &["source", "state"])?,
-            gpu_vram_bytes: r.gauges(
-                "gpu_vram_bytes",
-                "Memory of each GPU of this node, total and free.",
-                &["gpu", "kind"],
-            )?,
+            hardware: hardware(&r)?,
             dropped: r.counters(
                 "dropped_total",
                 "Entries dropped because the reader of a queue was slow, by queue.",
@@ -230,6 +239,31 @@ impl NodeMetrics {
     pub fn text(&self) -> Result<String, prometheus::Error> {
         prometheus::TextEncoder::new().encode_to_string(&self.registry.gather())
     }
+}
+
+fn hardware(r: &Registrar<'_>) -> Result<HardwareMetrics, prometheus::Error> {
+    Ok(HardwareMetrics {
+        vram: r.gauges(
+            "gpu_vram_bytes",
+            "Memory of each GPU of this node: total, free for one more step, reserved by steps. No free where it can't be read.",
+            &["gpu", "kind"],
+        )?,
+        reading_age: r.gauges(
+            "gpu_reading_age_seconds",
+            "Age of the last reading of each GPU; absent for declared ones and where it can't be read.",
+            &["gpu"],
+        )?,
+        absent: r.gauges(
+            "gpu_absent",
+            "1 for each vendor of which no card, or not each card, can be read, with the reason.",
+            &["vendor", "reason"],
+        )?,
+        yields: r.gauges(
+            "yields",
+            "1 while the owner keeps this machine for that reason, else 0.",
+            &["reason"],
+        )?,
+    })
 }
 
 fn router(r: &Registrar<'_>) -> Result<RouterMetrics, prometheus::Error> {
@@ -446,7 +480,7 @@ mod tests {
             m.net.turned_away.with_label_values(&[&label]).inc();
             m.net.gossip_messages.with_label_values(&["in", &label]).inc();
             m.net.gossip_bytes.with_label_values(&["in", &label]).inc();
-            m.gpu_vram_bytes.with_label_values(&[&label, "total"]).set(1);
+            m.hardware.vram.with_label_values(&[&label, "total"]).set(1);
             m.tools.with_label_values(&[&label, "available"]).set(1);
         }
         m

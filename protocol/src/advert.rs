@@ -24,6 +24,65 @@ pub struct GpuAdvert {
     pub declared: bool,
 }
 
+/// Why a machine is its owner's alone for now.
+#[derive(
+    Debug,
+    Clone,
+    Copy,
+    PartialEq,
+    Eq,
+    Hash,
+    Serialize,
+    Deserialize,
+    strum::IntoStaticStr,
+    strum::Display,
+    strum::EnumIter,
+)]
+#[serde(rename_all = "snake_case")]
+#[strum(serialize_all = "snake_case")]
+pub enum YieldReason {
+    /// It runs on its battery.
+    Battery,
+    /// One of its GPUs is busy with something else than a step.
+    GpuBusy,
+    /// The owner wants quiet at this time of the day.
+    QuietHours,
+}
+
+impl YieldReason {
+    /// Words that follow "is kept by its owner: ".
+    #[must_use]
+    pub const fn words(self) -> &'static str {
+        match self {
+            Self::Battery => "it runs on battery",
+            Self::GpuBusy => "a GPU is busy with the owner's own work",
+            Self::QuietHours => "quiet hours",
+        }
+    }
+}
+
+/// Hardware address of a network card.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct MacAddress(pub [u8; 6]);
+
+impl std::fmt::Display for MacAddress {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let [a, b, c, d, e, g] = self.0;
+        write!(f, "{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{g:02x}")
+    }
+}
+
+/// What a machine says of its owner's rules and of what it has not.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Circumstances {
+    /// It takes no steps of other nodes for now, for this reason.
+    pub yields: Option<YieldReason>,
+    /// Where it listens for a wake-up while it sleeps, at most 2.
+    pub macs: Vec<MacAddress>,
+    /// Why it has no GPU, as vendor and code (`nvidia: no_driver`); empty when it has one or nobody looked.
+    pub no_gpu: String,
+}
+
 /// Load and hardware of a node at one moment.
 ///
 /// Ordered by `(incarnation, seq)`: a receiver keeps the newest.
@@ -55,6 +114,8 @@ pub struct Advert {
     pub tags: Vec<String>,
     /// Version of the program.
     pub version: String,
+    /// Owner's rules, and what is missing.
+    pub circumstances: Circumstances,
 }
 
 /// What changes from second to second. Rides on adverts and on every reply to a reservation.
@@ -115,6 +176,9 @@ pub enum AdvertError {
     /// More GPUs, models or tags than allowed, or a name that is too long.
     #[error("advert: a list or a name in it is too long")]
     TooLong,
+    /// A size in it is one that no machine has, or more is free than there is.
+    #[error("advert: a number in it can't be")]
+    Number,
     /// It speaks for another node than the one that signed it.
     #[error("advert names another node than its sender")]
     Impersonation,
@@ -139,10 +203,19 @@ impl Advert {
         let fits = advert.gpus.len() <= limits::ADVERT_GPUS
             && advert.models.len() <= limits::ADVERT_MODELS
             && advert.tags.len() <= limits::ADVERT_TAGS
+            && advert.circumstances.macs.len() <= limits::ADVERT_MACS
+            && short(&advert.circumstances.no_gpu)
             && advert.gpus.iter().map(|g| &g.name).all(short)
             && advert.models.iter().chain(&advert.tags).chain([&advert.region, &advert.version]).all(short);
         if !fits {
             return Err(AdvertError::TooLong);
+        }
+        let sane = |bytes: u64| bytes <= limits::ADVERT_MEMORY_BYTES;
+        let possible = sane(advert.memory_total)
+            && sane(advert.load.memory_free)
+            && advert.gpus.iter().all(|g| sane(g.vram_total) && g.vram_free <= g.vram_total);
+        if !possible {
+            return Err(AdvertError::Number);
         }
         if advert.node != sender {
             return Err(AdvertError::Impersonation);
@@ -166,6 +239,15 @@ impl Advert {
         self.models.iter_mut().chain(&mut self.tags).for_each(cut);
         cut(&mut self.region);
         cut(&mut self.version);
+        cut(&mut self.circumstances.no_gpu);
+        self.circumstances.macs.truncate(limits::ADVERT_MACS);
+        let most = limits::ADVERT_MEMORY_BYTES;
+        self.memory_total = self.memory_total.min(most);
+        self.load.memory_free = self.load.memory_free.min(most);
+        for gpu in &mut self.gpus {
+            gpu.vram_total = gpu.vram_total.min(most);
+            gpu.vram_free = gpu.vram_free.min(gpu.vram_total);
+        }
         // The longest legal lists together are over 1 KiB: models give way first, they can be asked for.
         while self.to_bytes().is_err() && self.models.pop().is_some() {}
         while self.to_bytes().is_err() && self.gpus.pop().is_some() {}
@@ -326,6 +408,7 @@ mod tests {
             region: String::new(),
             tags: vec!["gpu".into()],
             version: "0.1.0".into(),
+            circumstances: Circumstances::default(),
         }
     }
 
@@ -334,8 +417,16 @@ mod tests {
         let bytes = advert().to_bytes().unwrap();
         assert_eq!(
             data_encoding::HEXLOWER.encode(&bytes),
-            "0101010101010101010101010101010101010101010101010101010101010101fc00f153650204010078fc00000040000164fc000000800103525458fd0000000006000000fd00000000050000000a01000202020202020202020202020202020202020202020202020202020202020202640100010367707505302e312e30"
+            "0101010101010101010101010101010101010101010101010101010101010101fc00f153650204010078fc00000040000164fc000000800103525458fd0000000006000000fd00000000050000000a01000202020202020202020202020202020202020202020202020202020202020202640100010367707505302e312e30000000"
         );
+        let mut full = advert();
+        full.circumstances = Circumstances {
+            yields: Some(YieldReason::GpuBusy),
+            macs: vec![MacAddress([2, 0, 0, 0, 0, 1])],
+            no_gpu: "nvidia: off".into(),
+        };
+        let tail = data_encoding::HEXLOWER.encode(&full.to_bytes().unwrap());
+        assert_eq!(tail.split_at(tail.len() - 42).1, "0101010200000000010b6e76696469613a206f6666");
         assert_eq!(Advert::from_bytes(&bytes, NodeId::from_bytes([1; 32])).unwrap(), advert());
     }
 
@@ -371,9 +462,28 @@ mod tests {
         a.gpus = vec![GpuAdvert { name: "é".repeat(200), ..a.gpus[0].clone() }; 20];
         a.models = vec!["m".repeat(500); 40];
         a.tags = vec!["t".repeat(100); 40];
+        a.circumstances.macs = vec![MacAddress([255; 6]); 9];
+        a.circumstances.no_gpu = "n".repeat(400);
+        (a.memory_total, a.load.memory_free) = (u64::MAX, u64::MAX);
         a.truncate();
         let bytes = a.to_bytes().unwrap();
         assert!(Advert::from_bytes(&bytes, a.node).is_ok());
+    }
+
+    #[test]
+    fn numbers_that_can_not_be_are_refused() {
+        let refused = |change: fn(&mut Advert)| {
+            let mut advert = advert();
+            change(&mut advert);
+            let bytes = advert.to_bytes().unwrap();
+            assert_eq!(Advert::from_bytes(&bytes, advert.node), Err(AdvertError::Number));
+            advert.truncate();
+            assert!(Advert::from_bytes(&advert.to_bytes().unwrap(), advert.node).is_ok());
+        };
+        refused(|a| a.memory_total = u64::MAX);
+        refused(|a| a.load.memory_free = 1 << 51);
+        refused(|a| a.gpus[0].vram_free = a.gpus[0].vram_total + 1);
+        refused(|a| (a.gpus[0].vram_total, a.gpus[0].vram_free) = (u64::MAX, u64::MAX));
     }
 
     #[test]

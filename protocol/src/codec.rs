@@ -61,6 +61,39 @@ pub fn decode<T: DeserializeOwned, const MAX: usize>(bytes: &[u8]) -> Result<T, 
     }
 }
 
+/// For `#[serde(with)]` on bytes: they are copied whole and not one by one. What is on the wire is the same.
+pub(crate) mod bytes {
+    use std::fmt;
+
+    use serde::{Deserializer, Serializer, de};
+
+    pub(crate) fn serialize<S: Serializer>(bytes: &[u8], serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_bytes(bytes)
+    }
+
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<u8>, D::Error> {
+        struct Bytes;
+
+        impl de::Visitor<'_> for Bytes {
+            type Value = Vec<u8>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("bytes")
+            }
+
+            fn visit_bytes<E: de::Error>(self, bytes: &[u8]) -> Result<Vec<u8>, E> {
+                Ok(bytes.to_vec())
+            }
+
+            fn visit_byte_buf<E: de::Error>(self, bytes: Vec<u8>) -> Result<Vec<u8>, E> {
+                Ok(bytes)
+            }
+        }
+
+        deserializer.deserialize_byte_buf(Bytes)
+    }
+}
+
 /// Messages up to this size may claim [`SMALL_CLAIM`] bytes of memory, larger ones [`LARGE_CLAIM`].
 const SMALL_MESSAGE: usize = 20 * 1024;
 const SMALL_CLAIM: usize = 512 * 1024;

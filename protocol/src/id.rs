@@ -145,6 +145,11 @@ hash_id!(
     "mesh id"
 );
 hash_id!(
+    /// SHA-256 over the bytes of a blob: what it is called everywhere.
+    BlobHash,
+    "blob hash"
+);
+hash_id!(
     /// SHA-256 over the canonical form of a tool card.
     CardHash,
     "card hash"

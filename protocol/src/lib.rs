@@ -17,6 +17,7 @@
 #![warn(missing_docs)]
 
 pub mod advert;
+pub mod blob;
 pub mod card;
 pub mod codec;
 pub mod frame;

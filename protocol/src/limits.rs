@@ -8,6 +8,10 @@ pub const ADVERT_GPUS: usize = 8;
 pub const ADVERT_MODELS: usize = 16;
 /// Bytes of a name inside an advert (GPU, model, tag, region).
 pub const ADVERT_NAME_BYTES: usize = 48;
+/// Hardware addresses in one advert: a machine with more network cards wakes by any of these.
+pub const ADVERT_MACS: usize = 2;
+/// Bytes of memory that an advert may claim, of the machine or of one card: a petabyte, so that sums stay far from the end of the numbers.
+pub const ADVERT_MEMORY_BYTES: u64 = 1 << 50;
 /// Tags in one advert.
 pub const ADVERT_TAGS: usize = 8;
 /// Tools of one node; bounds the manifest that a peer can make us hold.
@@ -41,10 +45,25 @@ pub const SYNC_MEMBERS: usize = 256;
 pub const MEMBER_ADDRESSES: usize = 8;
 /// Bytes of one address in text form.
 pub const ADDRESS_BYTES: usize = 128;
-/// Arguments of one call, as JSON bytes. Larger inputs belong into a file of the workspace.
+/// Arguments of one call inside a frame, as JSON bytes. Larger ones travel as a blob before the step is reserved.
 pub const ARGUMENT_BYTES: usize = 256 * 1024;
-/// Output of one call, as JSON bytes, after the tool's own truncation.
+/// Arguments of a call that may start with its reservation: larger ones are sent when a place is granted, or not at all.
+pub const START_IF_FREE_BYTES: usize = 64 * 1024;
+/// Output of one call inside a frame, as JSON bytes. A larger one is a blob, and the outcome names it.
 pub const OUTPUT_BYTES: usize = 256 * 1024;
+/// Arguments of one call at all: both ends hold them in memory, and a small machine runs several at once. What is larger belongs into a
+/// file of the workspace.
+pub const INPUT_BYTES: usize = 8 * 1024 * 1024;
+/// Output of one call at all, for the same reason.
+pub const RESULT_BYTES: usize = 16 * 1024 * 1024;
+/// One file that is copied: minutes on a home network, and what the file tools look through at most.
+pub const FILE_BYTES: u64 = 4 << 30;
+/// Bytes of a blob in one frame: a few records of the session, so that other streams get their turn in between.
+pub const CHUNK_BYTES: usize = 64 * 1024;
+/// Any frame of the blob protocol: a chunk, or a path and a few numbers.
+pub const BLOB_FRAME_BYTES: usize = CHUNK_BYTES + 64;
+/// A path in a workspace.
+pub const PATH_BYTES: usize = 4096;
 /// One event of a running step (progress line, output chunk, log line).
 pub const EVENT_BYTES: usize = 16 * 1024;
 /// Any frame of the step protocol: the largest is an outcome or a start.

@@ -1,13 +1,18 @@
 //! `/octomesh/step/1`: how a step gets to another node and its outcome back.
 //!
-//! One exchange per stream. The coordinator opens it and sends one of [`Probe`], [`Reserve`], [`Cancel`] or [`StatusQuery`]:
+//! A stream carries one exchange after the other. The coordinator opens it and sends one of [`Probe`], [`Reserve`], [`StartIfFree`],
+//! [`Cancel`] or [`StatusQuery`]:
 //!
 //! ```text
-//!  Probe   -> Have | Missing
-//!  Reserve -> Granted | Refused         Granted, then  Start -> Event* , Outcome
-//!  Cancel  -> StatusReply                              Renew every 500 ms, until the outcome
-//!  Status  -> StatusReply                              Cancel on the same stream works too
+//!  Probe       -> Have | Missing
+//!  Reserve     -> Granted | Refused            Granted, then  Start -> Event* , Outcome
+//!  StartIfFree -> Started | Granted | Refused  Started, then           Event* , Outcome
+//!  Cancel      -> StatusReply                                 Renew every 500 ms, until the outcome
+//!  Status      -> StatusReply                                 Cancel on the same stream works too
 //! ```
+//!
+//! The next exchange begins after the last message of the one before. A coordinator that sent Renew or Cancel can't know whether they were
+//! read before the outcome went out, and begins none.
 //!
 //! A stream that ends before [`Outcome`] says nothing about the step: only a cancel, its deadline or a lost lease stops it.
 use serde::{Deserialize, Serialize};
@@ -15,10 +20,11 @@ use sha2::{Digest, Sha256};
 
 use crate::{
     advert::LoadState,
+    blob::BlobRef,
     card::{Effect, SandboxLevel},
     codec,
     frame::{self, FrameError},
-    id::{CardHash, LeaseId, StepKey, ToolName},
+    id::{BlobHash, CardHash, LeaseId, StepKey, ToolName},
     limits,
 };
 
@@ -35,6 +41,7 @@ pub struct Probe {
     /// The tool that would be called.
     pub tool: ToolName,
     /// Its arguments as JSON bytes; only those named by the card's `data` are looked at.
+    #[serde(with = "codec::bytes")]
     pub arguments: Vec<u8>,
 }
 
@@ -80,6 +87,26 @@ pub struct Reserve {
     pub longest_wait_ms: u32,
 }
 
+/// A reservation that is also a start, if a slot is free and nobody waits: one round trip for a small step. Only a step that may repeat
+/// begins so; any other is granted a place like one that has to wait, and started by [`Start`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StartIfFree {
+    /// As by itself.
+    pub reserve: Reserve,
+    /// The arguments as JSON bytes, at most 64 KiB.
+    #[serde(with = "codec::bytes")]
+    pub arguments: Vec<u8>,
+}
+
+/// The step runs; its events and its outcome follow.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Started {
+    /// The lease, which is to be renewed.
+    pub lease: LeaseId,
+    /// Fresh load of the executor.
+    pub state: LoadState,
+}
+
 /// A place to run the step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Granted {
@@ -122,6 +149,8 @@ pub enum RefuseReason {
     CatchingUp,
     /// The step would wait longer here than its coordinator expects: it may be better off elsewhere.
     Wait,
+    /// The machine is its owner's alone for now.
+    Yields,
 }
 
 /// No place.
@@ -142,8 +171,19 @@ pub struct Start {
     pub lease: LeaseId,
     /// As in [`Reserve`].
     pub epoch: u64,
-    /// The arguments as JSON bytes.
+    /// The arguments as JSON bytes; empty when they are a blob.
+    #[serde(with = "codec::bytes")]
     pub arguments: Vec<u8>,
+    /// Arguments that are too large for a frame: the blob that the coordinator has brought here before.
+    pub input: Option<BlobRef>,
+}
+
+impl Start {
+    /// With arguments that fit a frame.
+    #[must_use]
+    pub const fn new(lease: LeaseId, epoch: u64, arguments: Vec<u8>) -> Self {
+        Self { lease, epoch, arguments, input: None }
+    }
 }
 
 /// What kind of text an event carries.
@@ -197,13 +237,17 @@ pub struct Outcome {
     /// How it ended.
     pub status: StepStatus,
     /// The result, or `{"error": {"code", "message"}}`, as JSON bytes.
+    #[serde(with = "codec::bytes")]
     pub output: Vec<u8>,
     /// How long the tool ran, in milliseconds.
     pub elapsed_ms: u64,
     /// Level it ran at.
     pub sandbox: SandboxLevel,
-    /// SHA-256 of `output`: an outcome that was cut or mixed up is not taken for a result.
+    /// SHA-256 of the result: an outcome that was cut or mixed up is not taken for one.
     pub digest: [u8; 32],
+    /// 0 when `output` is the result. Else `output` is empty, and the result is the blob of so many bytes that is called `digest`; its
+    /// executor has it for the coordinator.
+    pub blob_bytes: u64,
 }
 
 impl Outcome {
@@ -211,13 +255,37 @@ impl Outcome {
     #[must_use]
     pub fn new(status: StepStatus, output: Vec<u8>, elapsed_ms: u64, sandbox: SandboxLevel) -> Self {
         let digest = Sha256::digest(&output).into();
-        Self { status, output, elapsed_ms, sandbox, digest }
+        Self { status, output, elapsed_ms, sandbox, digest, blob_bytes: 0 }
     }
 
-    /// Whether the output is the one that the executor hashed.
+    /// With a result that is a blob.
+    #[must_use]
+    pub const fn with_blob(
+        status: StepStatus,
+        blob: BlobRef,
+        elapsed_ms: u64,
+        sandbox: SandboxLevel,
+    ) -> Self {
+        let digest = *blob.hash.as_bytes();
+        Self { status, output: Vec::new(), elapsed_ms, sandbox, digest, blob_bytes: blob.bytes }
+    }
+
+    /// The blob that is the result, if it is one.
+    #[must_use]
+    pub const fn blob(&self) -> Option<BlobRef> {
+        match self.blob_bytes {
+            0 => None,
+            bytes => Some(BlobRef { hash: BlobHash::from_bytes(self.digest), bytes }),
+        }
+    }
+
+    /// Whether the output is the one that the executor hashed. Of a blob it is asked when its bytes are here.
     #[must_use]
     pub fn is_intact(&self) -> bool {
-        <[u8; 32]>::from(Sha256::digest(&self.output)) == self.digest
+        match self.blob_bytes {
+            0 => <[u8; 32]>::from(Sha256::digest(&self.output)) == self.digest,
+            bytes => self.output.is_empty() && bytes <= limits::RESULT_BYTES as u64,
+        }
     }
 }
 
@@ -322,6 +390,8 @@ messages! {
     11 Cancel(Cancel),
     12 Status(StatusQuery),
     13 StatusReply(StatusReply),
+    14 StartIfFree(StartIfFree),
+    15 Started(Started),
 }
 
 impl Message {
@@ -330,7 +400,11 @@ impl Message {
             Self::Probe(m) => m.arguments.len() <= limits::ARGUMENT_BYTES,
             Self::Missing(m) => m.detail.len() <= limits::TEXT_BYTES,
             Self::Refused(m) => m.detail.len() <= limits::TEXT_BYTES,
-            Self::Start(m) => m.arguments.len() <= limits::ARGUMENT_BYTES,
+            Self::StartIfFree(m) => m.arguments.len() <= limits::START_IF_FREE_BYTES,
+            Self::Start(m) => {
+                let fits = |blob: BlobRef| m.arguments.is_empty() && blob.bytes <= limits::INPUT_BYTES as u64;
+                m.arguments.len() <= limits::ARGUMENT_BYTES && m.input.is_none_or(fits)
+            }
             Self::Event(m) => m.text.len() <= limits::EVENT_BYTES,
             Self::Outcome(m) | Self::StatusReply(StatusReply::Done(m)) => {
                 m.output.len() <= limits::OUTPUT_BYTES && m.is_intact()
@@ -339,6 +413,7 @@ impl Message {
             Self::Have(_)
             | Self::Reserve(_)
             | Self::Granted(_)
+            | Self::Started(_)
             | Self::Cancel(_)
             | Self::Status(_)
             | Self::StatusReply(_) => true,
@@ -358,26 +433,26 @@ mod tests {
     /// One message of each kind with its bytes. A change here is a new protocol version.
     fn golden() -> Vec<(Message, &'static str)> {
         let tool = ToolName::parse("echo").unwrap();
+        let reserve = Reserve {
+            key: key(),
+            tool: tool.clone(),
+            card: CardHash::from_bytes([5; 32]),
+            effect: Effect::Pure,
+            est_ms: 10,
+            vram: 0,
+            memory: 0,
+            argument_bytes: 2,
+            deadline_ms: 60_000,
+            epoch: 1,
+            longest_wait_ms: 300,
+        };
         let state = LoadState { slots: 4, ready: true, ..LoadState::default() };
         vec![
-            (Probe { tool: tool.clone(), arguments: b"{}".to_vec() }.into(), "0000000a0101046563686f027b7d"),
+            (Probe { tool, arguments: b"{}".to_vec() }.into(), "0000000a0101046563686f027b7d"),
             (Have { bytes: 300 }.into(), "000000050102fb2c01"),
             (Missing { detail: "no".into() }.into(), "000000050103026e6f"),
             (
-                Reserve {
-                    key: key(),
-                    tool,
-                    card: CardHash::from_bytes([5; 32]),
-                    effect: Effect::Pure,
-                    est_ms: 10,
-                    vram: 0,
-                    memory: 0,
-                    argument_bytes: 2,
-                    deadline_ms: 60_000,
-                    epoch: 1,
-                    longest_wait_ms: 300,
-                }
-                .into(),
+                reserve.clone().into(),
                 "0000004d01041472756e2d303130313031303130313031303130310473303031046563686f0505050505050505050505050505050505050505050505050505050505050505000a000002fb60ea01fb2c01",
             ),
             (Granted { lease: LeaseId(7), state }.into(), "0000000b0105070400000000000100"),
@@ -385,14 +460,11 @@ mod tests {
                 Refused { reason: RefuseReason::Vram, detail: "x".into(), state }.into(),
                 "0000000d01060401780400000000000100",
             ),
-            (
-                Start { lease: LeaseId(7), epoch: 1, arguments: b"{}".to_vec() }.into(),
-                "0000000701070701027b7d",
-            ),
+            (Start::new(LeaseId(7), 1, b"{}".to_vec()).into(), "0000000801070701027b7d00"),
             (Event { seq: 1, kind: EventKind::Log, text: "t".into() }.into(), "00000006010801020174"),
             (
                 Outcome::new(StepStatus::Ok, b"1".to_vec(), 5, SandboxLevel::Rlimits).into(),
-                "00000027010900013105016b86b273ff34fce19d6b804eff5a3f5747ada4eaa22f1d49c01e52ddb7875b4b",
+                "00000028010900013105016b86b273ff34fce19d6b804eff5a3f5747ada4eaa22f1d49c01e52ddb7875b4b00",
             ),
             (Renew { leases: vec![LeaseId(7)] }.into(), "00000004010a0107"),
             (
@@ -404,6 +476,11 @@ mod tests {
                 "0000001c010c1472756e2d303130313031303130313031303130310473303031",
             ),
             (StatusReply::Interrupted.into(), "00000003010d04"),
+            (
+                StartIfFree { reserve, arguments: b"{}".to_vec() }.into(),
+                "00000050010e1472756e2d303130313031303130313031303130310473303031046563686f0505050505050505050505050505050505050505050505050505050505050505000a000002fb60ea01fb2c01027b7d",
+            ),
+            (Started { lease: LeaseId(7), state }.into(), "0000000b010f070400000000000100"),
         ]
     }
 
@@ -414,6 +491,26 @@ mod tests {
             assert_eq!(data_encoding::HEXLOWER.encode(&frame), hex, "{}", message.name());
             assert_eq!(Message::from_frame(&frame[frame::LENGTH_BYTES..]).unwrap(), message);
         }
+    }
+
+    #[test]
+    fn what_is_a_blob_is_not_in_the_frame_as_well() {
+        let blob = |bytes| BlobRef { hash: BlobHash::from_bytes([9; 32]), bytes };
+        let taken = |message: Message| {
+            Message::from_frame(&message.to_frame().unwrap()[frame::LENGTH_BYTES..]).is_ok()
+        };
+        let start = |arguments: &[u8], bytes| Start {
+            input: Some(blob(bytes)),
+            ..Start::new(LeaseId(7), 1, arguments.to_vec())
+        };
+        assert!(taken(start(b"", 1 << 20).into()));
+        assert!(!taken(start(b"{}", 1 << 20).into()));
+        assert!(!taken(start(b"", limits::INPUT_BYTES as u64 + 1).into()));
+        let outcome = |bytes| Outcome::with_blob(StepStatus::Ok, blob(bytes), 1, SandboxLevel::None);
+        assert_eq!(outcome(1 << 20).blob(), Some(blob(1 << 20)));
+        assert!(taken(outcome(1 << 20).into()));
+        assert!(!taken(outcome(limits::RESULT_BYTES as u64 + 1).into()));
+        assert!(!taken(Outcome { output: b"1".to_vec(), ..outcome(1 << 20) }.into()));
     }
 
     #[test]
@@ -434,7 +531,7 @@ mod tests {
         }
 
         #[test]
-        fn a_cut_message_is_an_error(cut in 0usize..200, which in 0usize..13) {
+        fn a_cut_message_is_an_error(cut in 0usize..200, which in 0usize..15) {
             let frame = golden()[which].0.to_frame().unwrap();
             let body = &frame[frame::LENGTH_BYTES..];
             if cut < body.len() {

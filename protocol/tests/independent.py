@@ -276,6 +276,8 @@ def frames():
         "cancel": key + number(1),
         "status": key,
         "status_reply": number(3) + outcome,
+        "start_if_free": reserve + with_length(b"{}"),
+        "started": number(7) + load,
     }
     for kind, (name, body) in enumerate(bodies.items(), start=1):
         vector(f"frame.{name}", struct.pack(">I", len(body) + 2) + bytes([1, kind]) + body)

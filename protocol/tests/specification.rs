@@ -13,7 +13,7 @@ use octomesh_protocol::{
     },
     step::{
         Cancel, Event, EventKind, Granted, Have, Message, Missing, Outcome, Probe, RefuseReason, Refused,
-        Renew, Reserve, Start, StatusQuery, StatusReply, StepStatus,
+        Renew, Reserve, Start, StartIfFree, Started, StatusQuery, StatusReply, StepStatus,
     },
     trust::{
         CertificateRequest, Grants, MeshRoot, NodeIdentity, Role, Side, Ticket, certificate::LIFETIME_S,
@@ -142,36 +142,35 @@ fn frames(lines: &mut Lines) {
     let tool = || ToolName::parse("echo").unwrap();
     let state = LoadState { slots: 4, ready: true, ..LoadState::default() };
     let outcome = || Outcome::new(StepStatus::Ok, b"1".to_vec(), 5, SandboxLevel::Rlimits);
+    let reserve = Reserve {
+        key: key(),
+        tool: tool(),
+        card: CardHash::from_bytes([5; 32]),
+        effect: Effect::Pure,
+        est_ms: 10,
+        vram: 0,
+        memory: 0,
+        argument_bytes: 2,
+        deadline_ms: 60_000,
+        epoch: 1,
+        longest_wait_ms: 300,
+    };
     let messages: Vec<(&str, Message)> = vec![
         ("probe", Probe { tool: tool(), arguments: b"{}".to_vec() }.into()),
         ("have", Have { bytes: 300 }.into()),
         ("missing", Missing { detail: "no".into() }.into()),
-        (
-            "reserve",
-            Reserve {
-                key: key(),
-                tool: tool(),
-                card: CardHash::from_bytes([5; 32]),
-                effect: Effect::Pure,
-                est_ms: 10,
-                vram: 0,
-                memory: 0,
-                argument_bytes: 2,
-                deadline_ms: 60_000,
-                epoch: 1,
-                longest_wait_ms: 300,
-            }
-            .into(),
-        ),
+        ("reserve", reserve.clone().into()),
         ("granted", Granted { lease: LeaseId(7), state }.into()),
         ("refused", Refused { reason: RefuseReason::Vram, detail: "x".into(), state }.into()),
-        ("start", Start { lease: LeaseId(7), epoch: 1, arguments: b"{}".to_vec() }.into()),
+        ("start", Start::new(LeaseId(7), 1, b"{}".to_vec()).into()),
         ("event", Event { seq: 1, kind: EventKind::Log, text: "t".into() }.into()),
         ("outcome", outcome().into()),
         ("renew", Renew { leases: vec![LeaseId(7)] }.into()),
         ("cancel", Cancel { key: key(), epoch: 1 }.into()),
         ("status", StatusQuery { key: key() }.into()),
         ("status_reply", StatusReply::Done(outcome()).into()),
+        ("start_if_free", StartIfFree { reserve, arguments: b"{}".to_vec() }.into()),
+        ("started", Started { lease: LeaseId(7), state }.into()),
     ];
     for (name, message) in messages {
         lines.hex(&format!("frame.{name}"), &message.to_frame().unwrap());

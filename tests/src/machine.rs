@@ -76,6 +76,19 @@ impl Machine {
         machine
     }
 
+    /// The same machine for one who only sends commands and requests: the node stays with this value.
+    pub fn again(&self) -> Self {
+        Self {
+            name: self.name.clone(),
+            home: self.home.clone(),
+            listen: self.listen.clone(),
+            api: self.api.clone(),
+            folder: self.folder.clone(),
+            prefix: self.prefix.clone(),
+            node: None,
+        }
+    }
+
     /// Writes `octomesh.toml`: its addresses and `more`.
     pub fn configure(&self, more: &str) {
         let text = format!("listen = [\"{}\"]\napi = \"{}\"\n{more}\n", self.listen, self.api);
@@ -126,6 +139,12 @@ impl Machine {
     /// The node will end as by `kill -9` when it comes by a point (`start_sent s002`, `run_row -`), once.
     pub fn die_at(&self, point: &str) {
         fs::write(self.failpoint(), point).unwrap();
+    }
+
+    /// It no longer ends at the point of [`Machine::die_at`] that it did not come by.
+    pub fn spare(&self) {
+        // silent-ok: it came by and died of it
+        let _ = fs::remove_file(self.failpoint());
     }
 
     /// Waits until it died of [`Machine::die_at`].

@@ -21,11 +21,12 @@ const CRATE_EDGES: [(&str, &[&str]); 4] = [
 ];
 
 /// Rooms of `node`, lowest first. A room may name the rooms in lines above its own, never one beside or below it.
-const ROOMS: [&[&str]; 11] = [
+const ROOMS: [&[&str]; 12] = [
     &["metrics", "config", "app::clock", "app::supervise", "app::events", "app::failpoint"],
     &["trust"],
     &["net", "journal", "load", "discovery"],
     &["membership"],
+    &["blob"],
     &["router", "executor"],
     &["dispatch"],
     &["solve"],

@@ -20,7 +20,7 @@ const STOP_GRACE: Duration = Duration::from_secs(8);
 pub struct CallReport {
     /// Ok, error, cancelled, timeout, or refused when nothing was started.
     pub status: StepStatus,
-    /// The result, or `{"error": {"code", "message"}}`: JSON of at most 256 KiB.
+    /// The result, or `{"error": {"code", "message"}}`: JSON of at most 16 MiB.
     pub output: Vec<u8>,
     /// Level that the call ran at.
     pub sandbox: SandboxLevel,
@@ -125,11 +125,11 @@ pub async fn probe(
 }
 
 fn parse(bytes: &[u8]) -> Result<Arguments, ToolError> {
-    if bytes.len() > limits::ARGUMENT_BYTES {
+    if bytes.len() > limits::INPUT_BYTES {
         return Err(ToolError::TooLarge(format!(
             "arguments of {} bytes are over the limit of {}; put a large input into a file of the workspace",
             bytes.len(),
-            limits::ARGUMENT_BYTES
+            limits::INPUT_BYTES
         )));
     }
     let value: Value = serde_json::from_slice(bytes).map_err(|e| {
@@ -161,11 +161,11 @@ const fn kind(value: &Value) -> &'static str {
 impl CallReport {
     fn done(output: &ToolOutput) -> Self {
         let bytes = output.content.to_string().into_bytes();
-        if bytes.len() > limits::OUTPUT_BYTES {
+        if bytes.len() > limits::RESULT_BYTES {
             let message = format!(
                 "the result has {} bytes, the limit is {}; ask for less (a limit, an offset, a narrower path or query)",
                 bytes.len(),
-                limits::OUTPUT_BYTES
+                limits::RESULT_BYTES
             );
             return Self::failed(&ToolError::TooLarge(message), output.sandbox);
         }

@@ -11,7 +11,7 @@ use std::{
 use async_trait::async_trait;
 use octomesh_protocol::{
     card::{SandboxLevel, ToolCard},
-    limits::OUTPUT_BYTES,
+    limits::RESULT_BYTES,
 };
 use serde_json::{Value, json};
 
@@ -98,6 +98,8 @@ impl ProcessTool {
     fn program(&self, context: &CallContext, arguments: Arguments) -> Program {
         let mut env = environment(context);
         env.extend(self.manifest.env.clone());
+        // After the manifest's: two steps on one card are the owner's loss, whatever the manifest says.
+        env.extend(context.gpu.clone());
         let mut input = Value::Object(arguments).to_string().into_bytes();
         input.push(b'\n');
         Program {
@@ -214,7 +216,7 @@ fn content(stdout: &Captured) -> Value {
     {
         return value;
     }
-    let shown = shown(stdout, OUTPUT_BYTES - FIELDS_BYTES);
+    let shown = shown(stdout, RESULT_BYTES - FIELDS_BYTES);
     let mut fields = Arguments::from_iter([("text".to_owned(), Value::String(shown.text))]);
     if shown.dropped {
         fields.insert("truncated".into(), json!(true));

@@ -1,5 +1,6 @@
 //! What a tool is in code: a card and an async call.
 use std::{
+    collections::BTreeMap,
     fmt,
     path::{Path, PathBuf},
     sync::Arc,
@@ -111,6 +112,8 @@ pub struct CallContext {
     pub events: EventSink,
     /// Wall-clock time.
     pub wall: WallClock,
+    /// Variables that tell a program which GPU was reserved for the call; empty without one.
+    pub gpu: BTreeMap<String, String>,
 }
 
 impl fmt::Debug for CallContext {

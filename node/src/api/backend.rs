@@ -5,11 +5,13 @@ use tokio::sync::mpsc;
 
 use super::{
     error::ApiError,
+    files::{Content, FileAsk, NewFile},
     types::{
-        CallReply, CallRequest, DrainReply, ForgetReply, InviteReply, InviteRequest, InvitesReply,
-        LeaveReply, LeaveRequest, MeshEvent, NodesReply, RefusalsReply, RenameReply, RenameRequest,
-        ResumeRequest, RevokeReply, RevokeRequest, RootReply, RunEvent, RunRequest, RunStarted, RunsReply,
-        SessionsReply, StatusReply, ToolDetail, ToolsQuery, ToolsReply, UnlockRequest, WithdrawReply,
+        ArtifactsReply, CallReply, CallRequest, DrainReply, FileReply, ForgetReply, InviteReply,
+        InviteRequest, InvitesReply, LeaveReply, LeaveRequest, MeshEvent, NodesReply, RefusalsReply,
+        RenameReply, RenameRequest, ResumeRequest, RevokeReply, RevokeRequest, RootReply, RunEvent,
+        RunRequest, RunStarted, RunsReply, SessionsReply, StatusReply, ToolDetail, ToolsQuery, ToolsReply,
+        TrialReply, TrialRequest, UnlockRequest, WakeReply, WithdrawReply,
     },
 };
 
@@ -43,6 +45,8 @@ pub trait Backend: Send + Sync + 'static {
     async fn call(&self, request: CallRequest) -> Result<CallReply, ApiError>;
     /// Where the call would go: `{chosen, candidates, filtered}`, made by the router.
     async fn place(&self, request: CallRequest) -> Result<Value, ApiError>;
+    /// Measures calls to another node beside bare round trips to it.
+    async fn trial(&self, request: TrialRequest) -> Result<TrialReply, ApiError>;
     /// A stored decision, by its own id, a step's or a call's.
     async fn decision(&self, id: &str) -> Result<Value, ApiError>;
     /// Starts a run; it lives on without the client.
@@ -57,6 +61,14 @@ pub trait Backend: Send + Sync + 'static {
     async fn cancel_run(&self, id: &str) -> Result<Value, ApiError>;
     /// Goes on with a run that ended `uncertain`, as decided; a live one stays as it is. Follow it by its events.
     async fn resume_run(&self, id: &str, request: ResumeRequest) -> Result<RunStarted, ApiError>;
+    /// What a run has made: results that are blobs, and files.
+    async fn artifacts(&self, id: &str) -> Result<ArtifactsReply, ApiError>;
+    /// A file of a workspace.
+    async fn read_file(&self, ask: FileAsk) -> Result<Content, ApiError>;
+    /// Puts a file into a workspace. It is seen there when all of it is.
+    async fn write_file(&self, file: NewFile) -> Result<FileReply, ApiError>;
+    /// A blob of this node, from byte `offset` on.
+    async fn read_blob(&self, hash: &str, offset: u64) -> Result<Content, ApiError>;
     /// Makes a ticket.
     async fn invite(&self, request: InviteRequest) -> Result<InviteReply, ApiError>;
     /// Tickets that can still be used.
@@ -69,6 +81,8 @@ pub trait Backend: Send + Sync + 'static {
     async fn leave(&self, request: LeaveRequest) -> Result<LeaveReply, ApiError>;
     /// Takes a member out of sight that is down or has left.
     async fn forget(&self, node: &str) -> Result<ForgetReply, ApiError>;
+    /// Sends the packets that wake a machine which sleeps.
+    async fn wake(&self, node: &str) -> Result<WakeReply, ApiError>;
     /// Where the mesh's root key is.
     async fn root(&self) -> Result<RootReply, ApiError>;
     /// Opens the root key with its passphrase for a while.

@@ -11,7 +11,7 @@ use serde::de::DeserializeOwned;
 use super::error::ApiError;
 
 /// A call: its arguments, and room for the tool's name and the like.
-pub(super) const CALL_BYTES: usize = 300 * 1024;
+pub(super) const CALL_BYTES: usize = limits::INPUT_BYTES + 64 * 1024;
 /// A run: a question and perhaps a plan file.
 pub(super) const RUN_BYTES: usize = 1024 * 1024;
 /// Any other body is a handful of numbers.
@@ -81,8 +81,8 @@ impl From<JsonError> for ApiError {
     fn from(error: JsonError) -> Self {
         match &error {
             JsonError::TooLarge { .. } => Self::new(413, "too_large", format!("the request has {error}")).hint(format!(
-                "arguments are limited to {} KiB; put larger inputs into a file of the workspace and pass its path",
-                limits::ARGUMENT_BYTES / 1024
+                "arguments are limited to {} MiB; put larger inputs into a file of the workspace (`octomesh cp`) and pass its path",
+                limits::INPUT_BYTES >> 20
             )),
             JsonError::TooDeep => Self::new(400, "too_deep", error.to_string()),
             JsonError::Malformed(message) => Self::invalid_request(message.clone()),

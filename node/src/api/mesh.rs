@@ -5,7 +5,10 @@ use super::{
     ApiState,
     body::{Body, SMALL_BYTES, Segment},
     error::ApiError,
-    types::{DrainReply, NodesReply, RefusalsReply, RevokeReply, RevokeRequest, SessionsReply, StatusReply},
+    types::{
+        DrainReply, NodesReply, RefusalsReply, RevokeReply, RevokeRequest, SessionsReply, StatusReply,
+        WakeReply,
+    },
 };
 
 pub(super) async fn status(State(state): State<ApiState>) -> Result<Json<StatusReply>, ApiError> {
@@ -36,6 +39,13 @@ pub(super) async fn undrain(
     Segment(node): Segment,
 ) -> Result<Json<DrainReply>, ApiError> {
     state.backend.drain(&node, false).await.map(Json)
+}
+
+pub(super) async fn wake(
+    State(state): State<ApiState>,
+    Segment(node): Segment,
+) -> Result<Json<WakeReply>, ApiError> {
+    state.backend.wake(&node).await.map(Json)
 }
 
 pub(super) async fn revoke(

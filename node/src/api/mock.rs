@@ -8,6 +8,7 @@ use std::{
 };
 
 use async_trait::async_trait;
+use futures::StreamExt as _;
 use octomesh_protocol::{
     card::{Effect, Needs, SandboxLevel, Source, ToolCard},
     id::ToolName,
@@ -22,7 +23,12 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::{ApiError, Backend, Token, serve, types::*};
+use super::{
+    ApiError, Backend, Token,
+    files::{Content, FileAsk, NewFile},
+    serve,
+    types::*,
+};
 use crate::metrics::NodeMetrics;
 
 pub(crate) const TOKEN: &str = "0123456789abcdef";
@@ -148,6 +154,9 @@ impl Backend for Mock {
             unreached: vec![],
             not_ready: None,
             relayed: vec![],
+            models: vec![],
+            gpus_absent: vec![],
+            yields: None,
         })
     }
 
@@ -239,6 +248,7 @@ impl Backend for Mock {
             output: Value::Object(request.arguments),
             elapsed_ms: 2,
             sandbox: SandboxLevel::None,
+            blob: None,
             decision_id: Some("call-0000000000000001/s001".into()),
             attempts: 1,
         })
@@ -246,6 +256,10 @@ impl Backend for Mock {
 
     async fn place(&self, request: CallRequest) -> Result<Value, ApiError> {
         Ok(json!({ "chosen": request.node, "candidates": [], "filtered": [] }))
+    }
+
+    async fn trial(&self, _: TrialRequest) -> Result<TrialReply, ApiError> {
+        Err(ApiError::not_found("unknown_node", "there is no other"))
     }
 
     async fn decision(&self, id: &str) -> Result<Value, ApiError> {
@@ -295,6 +309,30 @@ impl Backend for Mock {
         Ok(RunStarted { run_id: id.into() })
     }
 
+    async fn artifacts(&self, id: &str) -> Result<ArtifactsReply, ApiError> {
+        Ok(ArtifactsReply { run_id: id.to_owned(), artifacts: Vec::new() })
+    }
+
+    async fn read_file(&self, ask: FileAsk) -> Result<Content, ApiError> {
+        let all = ask.path.into_bytes();
+        let rest = all.get(usize::try_from(ask.offset).unwrap()..).unwrap().to_vec();
+        let stream = Box::pin(futures::stream::iter([Ok(rest.into())]));
+        Ok(Content { bytes: all.len() as u64, sha256: "ab".repeat(32), offset: ask.offset, stream })
+    }
+
+    async fn write_file(&self, mut file: NewFile) -> Result<FileReply, ApiError> {
+        let mut bytes = 0;
+        while let Some(chunk) = file.stream.next().await {
+            bytes += chunk.unwrap().len() as u64;
+        }
+        let (node, path, sha256) = (file.node, file.path, file.sha256);
+        Ok(FileReply { node, path, bytes, sha256, resumed_at: 0 })
+    }
+
+    async fn read_blob(&self, hash: &str, _: u64) -> Result<Content, ApiError> {
+        Err(ApiError::not_found("not_found", format!("no blob {hash}")))
+    }
+
     async fn invite(&self, request: InviteRequest) -> Result<InviteReply, ApiError> {
         Ok(InviteReply {
             ticket: "octo1x".into(),
@@ -332,6 +370,11 @@ impl Backend for Mock {
 
     async fn forget(&self, node: &str) -> Result<ForgetReply, ApiError> {
         Ok(ForgetReply { node_id: "n2".into(), name: node.into() })
+    }
+
+    async fn wake(&self, node: &str) -> Result<WakeReply, ApiError> {
+        let macs = vec!["02:00:00:00:00:01".into()];
+        Ok(WakeReply { node_id: "n2".into(), name: node.into(), macs, networks: 2 })
     }
 
     async fn root(&self) -> Result<RootReply, ApiError> {

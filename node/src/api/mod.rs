@@ -6,6 +6,7 @@ pub mod backend;
 pub mod body;
 mod error;
 mod events;
+pub mod files;
 mod life;
 mod listen;
 mod mesh;
@@ -94,11 +95,15 @@ fn router(state: ApiState) -> Router {
         .route("/api/mesh/nodes/{id}/drain", post(mesh::drain))
         .route("/api/mesh/nodes/{id}/undrain", post(mesh::undrain))
         .route("/api/mesh/nodes/{id}/revoke", post(mesh::revoke))
+        .route("/api/runs/{id}/artifacts", get(files::artifacts))
+        .route("/api/files/{node}", get(files::read).put(files::write))
+        .route("/api/blobs/{hash}", get(files::blob))
         .route("/api/tools", get(tools::list))
         .route("/api/tools/{name}", get(tools::show))
         .route("/api/call", post(tools::call))
         .route("/api/place", post(tools::place))
         .route("/api/decisions/{*id}", get(tools::decision))
+        .route("/api/bench/dispatch", post(tools::trial))
         .route("/api/runs", post(runs::start).get(runs::list))
         .route("/api/runs/{id}", get(runs::show))
         .route("/api/runs/{id}/events", get(events::stream))
@@ -107,6 +112,7 @@ fn router(state: ApiState) -> Router {
         .route("/api/invites", post(runs::invite).get(runs::invites))
         .route("/api/invites/{id}", delete(runs::withdraw))
         .route("/api/mesh/nodes/{id}/forget", post(life::forget))
+        .route("/api/mesh/nodes/{id}/wake", post(mesh::wake))
         .route("/api/rename", post(life::rename))
         .route("/api/leave", post(life::leave))
         .route("/api/root", get(root::place))

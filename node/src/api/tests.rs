@@ -203,16 +203,16 @@ async fn bad_requests_are_errors_of_one_shape() {
 async fn large_arguments_are_refused_with_what_to_do() {
     let served = Served::start().await;
     let body = |bytes| json!({ "tool": "echo", "arguments": { "text": "x".repeat(bytes) } }).to_string();
-    for bytes in [256 * 1024, 300 * 1024, 10 * 1024 * 1024] {
+    for bytes in [8 << 20, 9 << 20, 10 << 20] {
         let response = post(&served, "/api/call", body(bytes)).await;
         assert_eq!(response.status(), 413, "{bytes}");
         let reply: Value = response.json().await.unwrap();
         assert_eq!(reply["error"]["code"], "too_large");
         let hint = reply["error"]["hint"].as_str().unwrap();
-        assert!(hint.contains("256 KiB") && hint.contains("file"), "{hint}");
+        assert!(hint.contains("8 MiB") && hint.contains("file"), "{hint}");
     }
     assert!(served.mock.calls.lock().unwrap().is_empty());
-    assert_eq!(post(&served, "/api/call", body(255 * 1024)).await.status(), 200);
+    assert_eq!(post(&served, "/api/call", body((8 << 20) - 1024)).await.status(), 200);
 }
 
 #[tokio::test]

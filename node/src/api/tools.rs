@@ -1,13 +1,13 @@
-//! `/api/tools`, `/api/call`, `/api/place`, `/api/decisions/{id}`.
+//! `/api/tools`, `/api/call`, `/api/place`, `/api/decisions/{id}`, `/api/bench/dispatch`.
 use axum::{Json, extract::State};
 use octomesh_protocol::limits;
 use serde_json::Value;
 
 use super::{
     ApiState,
-    body::{Body, CALL_BYTES, Fields, JsonError, Segment},
+    body::{Body, CALL_BYTES, Fields, JsonError, SMALL_BYTES, Segment},
     error::ApiError,
-    types::{CallReply, CallRequest, ToolDetail, ToolsQuery, ToolsReply},
+    types::{CallReply, CallRequest, ToolDetail, ToolsQuery, ToolsReply, TrialReply, TrialRequest},
 };
 
 pub(super) async fn list(
@@ -28,8 +28,8 @@ pub(super) async fn show(
 fn within_limits(request: CallRequest) -> Result<CallRequest, ApiError> {
     let bytes =
         serde_json::to_vec(&request.arguments).map_err(|e| ApiError::invalid_request(e.to_string()))?.len();
-    if bytes > limits::ARGUMENT_BYTES {
-        return Err(JsonError::TooLarge { bytes, limit: limits::ARGUMENT_BYTES }.into());
+    if bytes > limits::INPUT_BYTES {
+        return Err(JsonError::TooLarge { bytes, limit: limits::INPUT_BYTES }.into());
     }
     if request.timeout_s == Some(0) {
         return Err(ApiError::invalid_request("timeout_s must be at least 1"));
@@ -50,6 +50,13 @@ pub(super) async fn place(
     Body(request): Body<CallRequest, CALL_BYTES>,
 ) -> Result<Json<Value>, ApiError> {
     state.backend.place(within_limits(request)?).await.map(Json)
+}
+
+pub(super) async fn trial(
+    State(state): State<ApiState>,
+    Body(request): Body<TrialRequest, SMALL_BYTES>,
+) -> Result<Json<TrialReply>, ApiError> {
+    state.backend.trial(request).await.map(Json)
 }
 
 pub(super) async fn decision(

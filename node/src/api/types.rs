@@ -6,12 +6,19 @@
 use octomesh_protocol::{
     card::{Effect, Needs, SandboxLevel, Source, ToolCard},
     step::StepStatus,
-    trust::{Grants, Role},
+    trust::Role,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::solve::doubt::OnUncertain;
+
+mod life;
+
+pub use life::{
+    ForgetReply, InviteEntry, InviteReply, InviteRequest, InvitesReply, LeaveReply, LeaveRequest,
+    RenameReply, RenameRequest, RootReply, UnlockRequest, WakeReply, WithdrawReply,
+};
 
 /// A GPU of a node.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -20,12 +27,53 @@ pub struct Gpu {
     pub name: String,
     /// All of its memory, in bytes.
     pub vram_total: u64,
-    /// Free memory, in bytes.
-    pub vram_free: u64,
-    /// Age of the reading, in milliseconds.
-    pub age_ms: u64,
+    /// What one more step could have of it, in bytes; null when the last reading is too old to be true.
+    pub vram_free: Option<u64>,
+    /// Age of the reading, in milliseconds; null when there is none.
+    pub age_ms: Option<u64>,
     /// Whether the owner wrote it into the configuration instead of a driver reporting it.
     pub declared: bool,
+    /// What tells it from others, such as its UUID; of this node's own only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub id: Option<String>,
+    /// Held by steps, in bytes; of this node's own only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reserved: Option<u64>,
+    /// How busy it was at the last reading; of this node's own only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub busy_percent: Option<u8>,
+}
+
+/// A model that a server of this machine has loaded.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LoadedModel {
+    /// As the server calls it.
+    pub name: String,
+    /// `ADDR:PORT` of the server.
+    pub server: String,
+    /// All of it, in bytes; null where the server does not tell, as for all below.
+    pub bytes: Option<u64>,
+    /// What of it is on GPUs, in bytes.
+    pub vram: Option<u64>,
+    /// Tokens that it was loaded for.
+    pub context: Option<u64>,
+    /// Questions under way.
+    pub slots_busy: Option<u64>,
+    /// Questions that it can have at once.
+    pub slots: Option<u64>,
+}
+
+/// Why cards of a vendor are missing.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GpuAbsence {
+    /// `nvidia`, `amd` or `intel`.
+    pub vendor: String,
+    /// The code.
+    pub reason: String,
+    /// A sentence.
+    pub detail: String,
+    /// The machine has such a card.
+    pub present: bool,
 }
 
 /// How this node talks to others.
@@ -129,6 +177,15 @@ pub struct StatusReply {
     /// Members whose session goes over another one, since neither side can dial the other.
     #[serde(default)]
     pub relayed: Vec<RelayedMember>,
+    /// Models that servers of this machine have loaded.
+    #[serde(default)]
+    pub models: Vec<LoadedModel>,
+    /// Why GPUs are missing.
+    #[serde(default)]
+    pub gpus_absent: Vec<GpuAbsence>,
+    /// Why it takes no steps of other nodes for now: `battery`, `gpu_busy` or `quiet_hours`.
+    #[serde(default)]
+    pub yields: Option<String>,
 }
 
 /// A member that is reached over another one.
@@ -249,6 +306,15 @@ pub struct NodeEntry {
     /// Who told of it: `address_book` (ticket, earlier runs), `mdns`, `member`, `session` (it came by itself).
     #[serde(default)]
     pub heard_from: Vec<String>,
+    /// Why it has no GPU, as vendor and code; absent when it has one or nobody looked.
+    #[serde(default)]
+    pub no_gpu: Option<String>,
+    /// Why it takes no steps of other nodes for now: `battery`, `gpu_busy` or `quiet_hours`.
+    #[serde(default)]
+    pub yields: Option<String>,
+    /// Hardware addresses by which it can be woken.
+    #[serde(default)]
+    pub macs: Vec<String>,
 }
 
 /// `GET /api/mesh/sessions`.
@@ -464,6 +530,106 @@ pub struct CallReply {
     pub decision_id: Option<String>,
     /// How often it was placed.
     pub attempts: u32,
+    /// The whole result, when `output` is only its beginning.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub blob: Option<BlobEntry>,
+}
+
+/// A blob of this node.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BlobEntry {
+    /// Its SHA-256; `GET /api/blobs/{sha256}` gives it.
+    pub sha256: String,
+    /// Its size.
+    pub bytes: u64,
+}
+
+/// `GET /api/runs/{id}/artifacts`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ArtifactsReply {
+    /// The run.
+    pub run_id: String,
+    /// In the order of its steps.
+    pub artifacts: Vec<Artifact>,
+}
+
+/// Something that a step has made.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Artifact {
+    /// The step.
+    pub step_id: String,
+    /// Its tool.
+    pub tool: String,
+    /// A name for a file.
+    pub name: String,
+    /// `result`: a blob of this node. `file`: in the workspace of `node`, as it is there now.
+    pub kind: String,
+    /// Where the file is, or where the result came from.
+    pub node: Option<String>,
+    /// The file's path.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub path: Option<String>,
+    /// Its size when the step made it, where that is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bytes: Option<u64>,
+    /// Its hash when the step made it, where that is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sha256: Option<String>,
+}
+
+/// `PUT /api/files/{node}`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FileReply {
+    /// The node, by its name.
+    pub node: String,
+    /// The path in its workspace.
+    pub path: String,
+    /// Its size.
+    pub bytes: u64,
+    /// Its hash.
+    pub sha256: String,
+    /// The first byte that had to be sent: those before were there from an earlier try.
+    pub resumed_at: u64,
+}
+
+/// `POST /api/bench/dispatch`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TrialRequest {
+    /// Another node: name, id or unique prefix.
+    pub node: String,
+    /// The tool, which takes `{text}`; `echo` when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tool: Option<String>,
+    /// Calls one after the other, and as many at once; 1 to 100,000.
+    pub calls: u32,
+}
+
+/// What calls from this node to another cost without HTTP. Times are in microseconds.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct TrialReply {
+    /// The other node.
+    pub node: String,
+    /// The tool.
+    pub tool: String,
+    /// Calls measured one after the other.
+    pub calls: u32,
+    /// Bytes of JSON arguments.
+    pub argument_bytes: u32,
+    /// A call, from the order to its outcome.
+    pub p50_us: f64,
+    /// Of a hundred calls the slowest but one.
+    pub p99_us: f64,
+    /// A frame there and back on a stream that stays, in turn with the calls.
+    pub baseline_p50_us: f64,
+    /// The same of a hundred.
+    pub baseline_p99_us: f64,
+    /// Calls in flight for `steps_per_s`.
+    pub in_flight: u32,
+    /// Calls per second then.
+    pub steps_per_s: f64,
+    /// 4 KiB written to a file in the home of this node, and on the disk.
+    pub fsync_p50_us: f64,
 }
 
 /// `POST /api/runs`.
@@ -560,158 +726,3 @@ impl RunEvent {
 /// One event of `GET /api/mesh/events`: what happens from then on. Its `type` is `member` (a change of state), `advert`, `joined`,
 /// `refused`, or `lagged` with the number of events that were `lost` because the reader was too slow.
 pub type MeshEvent = RunEvent;
-
-/// `POST /api/invites`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct InviteRequest {
-    /// What the newcomer will be.
-    #[serde(default = "worker")]
-    pub role: Role,
-    /// How long the ticket is good for.
-    #[serde(default = "quarter_of_an_hour")]
-    pub ttl_s: u64,
-    /// How many nodes may use it.
-    #[serde(default = "once")]
-    pub uses: u32,
-    /// Limits on what the newcomer may call: `{tools, min_sandbox}`.
-    #[serde(default)]
-    pub grants: Grants,
-}
-
-const fn worker() -> Role {
-    Role::Worker
-}
-
-const fn quarter_of_an_hour() -> u64 {
-    900
-}
-
-const fn once() -> u32 {
-    1
-}
-
-/// A new ticket.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct InviteReply {
-    /// The ticket, `octo1…`: whoever has it can join.
-    pub ticket: String,
-    /// Its id, for `--withdraw`.
-    pub id: String,
-    /// In seconds since the Unix epoch.
-    pub expires_at: u64,
-    /// How many nodes may use it.
-    pub uses: u32,
-    /// What they will be.
-    pub role: Role,
-    /// Limits on what they may call.
-    #[serde(default)]
-    pub grants: Grants,
-}
-
-/// `GET /api/invites`.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct InvitesReply {
-    /// Tickets that can still be used.
-    pub invites: Vec<InviteEntry>,
-}
-
-/// A ticket in a list: never the ticket itself.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct InviteEntry {
-    /// Its id.
-    pub id: String,
-    /// In seconds since the Unix epoch.
-    pub expires_at: u64,
-    /// Uses left.
-    pub uses: u32,
-    /// What they will be.
-    pub role: Role,
-    /// Limits on what they may call.
-    #[serde(default)]
-    pub grants: Grants,
-}
-
-/// `DELETE /api/invites/{id}`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct WithdrawReply {
-    /// The ticket.
-    pub id: String,
-    /// Whether it can no longer be used.
-    pub withdrawn: bool,
-}
-
-/// `GET /api/root`, and the answer to `/api/root/unlock` and `/lock`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct RootReply {
-    /// `here`, `locked`, `unlocked` or `away`.
-    pub place: String,
-}
-
-/// `POST /api/root/unlock`.
-#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct UnlockRequest {
-    /// Opens the key. Erased after use.
-    pub passphrase: String,
-    /// For how long, in seconds; at most a day.
-    #[serde(default = "quarter_of_an_hour")]
-    pub for_s: u64,
-}
-
-impl std::fmt::Debug for UnlockRequest {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("UnlockRequest").field("for_s", &self.for_s).finish_non_exhaustive()
-    }
-}
-
-impl Drop for UnlockRequest {
-    fn drop(&mut self) {
-        zeroize::Zeroize::zeroize(&mut self.passphrase);
-    }
-}
-
-/// `POST /api/rename`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct RenameRequest {
-    /// The new name of this node.
-    pub name: String,
-}
-
-/// This node under its new name.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct RenameReply {
-    /// The node.
-    pub node_id: String,
-    /// Its name now.
-    pub name: String,
-}
-
-/// The body of `POST /api/leave`; it may be absent.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct LeaveRequest {
-    /// Leave also when no other admin is known.
-    pub last_admin: bool,
-}
-
-/// `POST /api/leave`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct LeaveReply {
-    /// The node that leaves.
-    pub node_id: String,
-    /// Its name.
-    pub name: String,
-    /// Names of the members that were told.
-    pub told: Vec<String>,
-}
-
-/// `POST /api/mesh/nodes/{id}/forget`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ForgetReply {
-    /// The node that is out of sight here.
-    pub node_id: String,
-    /// Its name.
-    pub name: String,
-}

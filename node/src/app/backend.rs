@@ -13,6 +13,7 @@ use tokio_util::sync::CancellationToken;
 use zeroize::Zeroizing;
 
 use super::{
+    artifacts,
     issuer::{Invite, IssuerError},
     node::Node,
     node_view,
@@ -24,12 +25,14 @@ use crate::{
     api::{
         ApiError,
         backend::Backend,
+        files::{Content, FileAsk, NewFile},
         types::{
-            CallReply, CallRequest, DrainReply, ForgetReply, InviteEntry, InviteReply, InviteRequest,
-            InvitesReply, LeaveReply, LeaveRequest, MeshEvent, NodesReply, RefusalsReply, RenameReply,
-            RenameRequest, ResumeRequest, RevokeReply, RevokeRequest, RootReply, RunEvent, RunRequest,
-            RunStarted, RunSummary, RunsReply, SessionsReply, StatusReply, ToolDetail, ToolsQuery,
-            ToolsReply, UnlockRequest, WithdrawReply,
+            ArtifactsReply, BlobEntry, CallReply, CallRequest, DrainReply, FileReply, ForgetReply,
+            InviteEntry, InviteReply, InviteRequest, InvitesReply, LeaveReply, LeaveRequest, MeshEvent,
+            NodesReply, RefusalsReply, RenameReply, RenameRequest, ResumeRequest, RevokeReply, RevokeRequest,
+            RootReply, RunEvent, RunRequest, RunStarted, RunSummary, RunsReply, SessionsReply, StatusReply,
+            ToolDetail, ToolsQuery, ToolsReply, TrialReply, TrialRequest, UnlockRequest, WakeReply,
+            WithdrawReply,
         },
     },
     dispatch::{CallAsk, CallDone},
@@ -162,14 +165,14 @@ impl NodeBackend {
     }
 
     /// The call as dispatch wants it. An unknown tool is refused here, where its neighbours can be named.
-    fn ask(&self, request: CallRequest) -> Result<CallAsk, ApiError> {
+    pub(super) fn ask(&self, request: CallRequest) -> Result<CallAsk, ApiError> {
         let view = self.view();
         let (tool, card) = self.named_tool(&request.tool, &view)?;
         let pinned = request.node.as_deref().map(|n| self.resolve(n)).transpose()?;
         let timeout = request.timeout_s.map_or(CALL_TIMEOUT, |s| Duration::from_secs(u64::from(s)));
         let size = serde_json::to_vec(&request.arguments).map_or(0, |b| b.len());
-        if size > octomesh_protocol::limits::ARGUMENT_BYTES {
-            let message = format!("arguments of {size} bytes are over the limit of 256 KiB");
+        if size > octomesh_protocol::limits::INPUT_BYTES {
+            let message = format!("arguments of {size} bytes are over the limit of 8 MiB");
             return Err(ApiError::new(413, "too_large", message)
                 .hint("put a large input into a file of the workspace"));
         }
@@ -355,6 +358,7 @@ impl Backend for NodeBackend {
             sandbox: done.sandbox,
             decision_id: Some(done.decision.id.to_string()),
             attempts: done.attempts,
+            blob: done.blob.map(|b| BlobEntry { sha256: b.hash.to_string(), bytes: b.bytes }),
         })
     }
 
@@ -368,6 +372,10 @@ impl Backend for NodeBackend {
             ApiError::not_found("unknown_decision", format!("no decision {id:.80}"))
                 .hint("give the decision_id of a call, or run_id/step_id of a run on this node")
         })
+    }
+
+    async fn trial(&self, request: TrialRequest) -> Result<TrialReply, ApiError> {
+        self.measure_dispatch(request).await
     }
 
     async fn start_run(&self, request: RunRequest) -> Result<RunStarted, ApiError> {
@@ -411,6 +419,22 @@ impl Backend for NodeBackend {
     async fn resume_run(&self, id: &str, request: ResumeRequest) -> Result<RunStarted, ApiError> {
         let resumed = self.0.runs.resume(id, request.decision).await?;
         Ok(RunStarted { run_id: resumed.run().to_string() })
+    }
+
+    async fn artifacts(&self, id: &str) -> Result<ArtifactsReply, ApiError> {
+        Ok(artifacts::of(id, &self.run(id).await?))
+    }
+
+    async fn read_file(&self, ask: FileAsk) -> Result<Content, ApiError> {
+        self.file(ask).await
+    }
+
+    async fn write_file(&self, file: NewFile) -> Result<FileReply, ApiError> {
+        self.new_file(file).await
+    }
+
+    async fn read_blob(&self, hash: &str, offset: u64) -> Result<Content, ApiError> {
+        self.blob(hash, offset).await
     }
 
     async fn invite(&self, request: InviteRequest) -> Result<InviteReply, ApiError> {
@@ -458,6 +482,10 @@ impl Backend for NodeBackend {
 
     async fn forget(&self, node: &str) -> Result<ForgetReply, ApiError> {
         self.put_out_of_sight(node).await
+    }
+
+    async fn wake(&self, node: &str) -> Result<WakeReply, ApiError> {
+        self.wake_up(node)
     }
 
     async fn root(&self) -> Result<RootReply, ApiError> {

@@ -1,7 +1,10 @@
 //! Gauges, and counts of rooms that know no metrics, that are read from snapshots once a second: what a scrape shows is never older than that.
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-use octomesh_protocol::{advert::LoadState, card::Source};
+use octomesh_protocol::{
+    advert::{LoadState, YieldReason},
+    card::Source,
+};
 use octomesh_tools::{
     registry::{EntryState, Registry},
     sandbox::Sandbox,
@@ -9,12 +12,13 @@ use octomesh_tools::{
 use strum::IntoEnumIterator;
 use tokio::{
     sync::watch,
-    time::{MissedTickBehavior, interval},
+    time::{Instant, MissedTickBehavior, interval},
 };
 use tokio_util::sync::CancellationToken;
 
 use crate::{
     executor::ExecutorHandle,
+    load::{Hardware, gpu::GpuProblem},
     membership::{MemberState, MeshView},
     metrics::NodeMetrics,
 };
@@ -27,6 +31,7 @@ pub(crate) struct Gauges {
     pub(crate) view: watch::Receiver<Arc<MeshView>>,
     pub(crate) registry: Registry,
     pub(crate) sandbox: Sandbox,
+    pub(crate) hardware: Hardware,
 }
 
 impl Gauges {
@@ -61,13 +66,47 @@ impl Gauges {
             gauge.set(i64::try_from(others).unwrap_or(i64::MAX));
         }
         self.tools();
-        let gpus = view.own().and_then(|m| m.advert.clone()).map(|a| a.gpus.clone()).unwrap_or_default();
-        for (index, gpu) in gpus.iter().enumerate() {
+        self.hardware();
+    }
+
+    /// What is not known is not shown: an old number would look like a new one.
+    fn hardware(&self) {
+        let m = &self.metrics.hardware;
+        let now = Instant::now();
+        for (index, state) in self.hardware.cards().iter().enumerate() {
             let index = index.to_string();
-            for (kind, bytes) in [("total", gpu.vram_total), ("free", gpu.vram_free)] {
-                let gauge = self.metrics.gpu_vram_bytes.with_label_values(&[&*index, kind]);
-                gauge.set(i64::try_from(bytes).unwrap_or(i64::MAX));
+            let card = &state.card;
+            for (kind, bytes) in
+                [("total", Some(card.total)), ("free", state.free), ("reserved", Some(state.reserved))]
+            {
+                match bytes {
+                    Some(bytes) => m
+                        .vram
+                        .with_label_values(&[&*index, kind])
+                        .set(i64::try_from(bytes).unwrap_or(i64::MAX)),
+                    // silent-ok: it was not there before
+                    None => drop(m.vram.remove_label_values(&[&*index, kind])),
+                }
             }
+            match card.free {
+                Some((_, read)) => {
+                    let age = now.saturating_duration_since(read).as_secs();
+                    m.reading_age.with_label_values(&[&*index]).set(i64::try_from(age).unwrap_or(i64::MAX));
+                }
+                // silent-ok: the same
+                None => drop(m.reading_age.remove_label_values(&[&*index])),
+            }
+        }
+        let condition = self.hardware.condition();
+        m.absent.reset();
+        // A switched-off probe is no absence that anybody wonders about.
+        for absence in condition.absent.iter().filter(|a| a.problem != GpuProblem::Off) {
+            let vendor: &'static str = absence.vendor.into();
+            m.absent.with_label_values(&[vendor, absence.problem.code()]).set(1);
+        }
+        for reason in YieldReason::iter() {
+            let name: &'static str = reason.into();
+            m.yields.with_label_values(&[name]).set(i64::from(condition.yields == Some(reason)));
         }
     }
 

@@ -120,6 +120,11 @@ impl Home {
         self.0.join("sandbox-probe")
     }
 
+    /// What is too large for a frame.
+    pub(crate) fn blobs(&self) -> PathBuf {
+        self.0.join("blobs")
+    }
+
     pub(crate) fn tools(&self) -> PathBuf {
         self.0.join("tools")
     }
@@ -138,6 +143,10 @@ impl Home {
 
     pub(crate) fn peers(&self) -> PathBuf {
         self.0.join("peers.json")
+    }
+
+    pub(crate) fn wake(&self) -> PathBuf {
+        self.0.join("wake.json")
     }
 
     pub(crate) fn tickets(&self) -> PathBuf {
@@ -247,10 +256,13 @@ impl Home {
         fs::rename(&place, &left).map_err(at(&place))?;
         fs::File::open(&self.0).and_then(|f| f.sync_all()).map_err(at(&self.0))?;
         self.finish_erasure()?;
-        match fs::remove_file(self.peers()) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(at(&self.peers())(error)),
-            _ => Ok(()),
+        for path in [self.peers(), self.wake()] {
+            match fs::remove_file(&path) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(at(&path)(error)),
+                _ => {}
+            }
         }
+        Ok(())
     }
 
     fn finish_erasure(&self) -> Result<(), HomeError> {
@@ -500,8 +512,14 @@ mod tests {
         let home = Home::new(&folder.path().join("home"));
         make(&home);
         fs::write(home.peers(), "[]").unwrap();
+        fs::write(home.wake(), "{}").unwrap();
         home.erase_identity().unwrap();
-        assert!(!home.has_identity() && !home.left_folder().exists() && !home.peers().exists());
+        assert!(
+            !home.has_identity()
+                && !home.left_folder().exists()
+                && !home.peers().exists()
+                && !home.wake().exists()
+        );
         assert!(home.identity().unwrap().is_none());
         // Cut off after it was moved aside: whoever enters next ends it.
         make(&home);

@@ -1,4 +1,5 @@
 //! Composition of the node: this room constructs and connects, nothing else.
+mod artifacts;
 pub(crate) mod backend;
 pub(crate) mod clock;
 pub mod entry;
@@ -8,6 +9,7 @@ mod gauges;
 pub(crate) mod home;
 pub(crate) mod issuer;
 pub(crate) mod life;
+mod measure;
 mod mesh_events;
 mod network_view;
 pub(crate) mod node;
@@ -20,3 +22,6 @@ mod session_view;
 mod step_port;
 pub(crate) mod supervise;
 mod tools_port;
+mod transfers;
+mod trial;
+mod wake;

@@ -1,6 +1,6 @@
 //! A running node: which tasks there are, how they are connected, and in which order they stop.
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     net::SocketAddr,
     sync::{
         Arc,
@@ -23,7 +23,7 @@ use octomesh_tools::{
 use tokio::{
     net::TcpListener,
     sync::{OnceCell, Semaphore, broadcast, mpsc, watch},
-    time::{Instant, MissedTickBehavior},
+    time::Instant,
 };
 use tokio_util::sync::CancellationToken;
 
@@ -33,28 +33,29 @@ use super::{
     gauges::Gauges,
     home::{Home, HomeError, Identity},
     issuer::{Issuer, IssuerCommand, IssuerHandle, Record, Signer},
+    measure::Measuring,
     renewal::{RenewalHandle, RenewalParts},
     root::RootKeeper,
     runs::{Runs, RunsParts},
     supervise::Supervisor,
     tools_port::{MeshCatalogue, RegistryRunner},
+    wake::WakeBook,
 };
 use crate::{
+    blob::{self, BlobClient, Files, Store as BlobStore},
     config::NodeConfig,
     discovery::{Discovery, DiscoveryParts, NetworkReport},
     dispatch::{DispatchParts, Dispatcher},
-    executor::{
-        ExecutorConfig, ExecutorHandle, ExecutorParts, GpuReading, Prover, Resources, ServeParts, executor,
-    },
+    executor::{ExecutorConfig, ExecutorHandle, ExecutorParts, Prover, ServeParts, executor},
     journal::{JournalError, JournalHandle},
-    load::{Hardware, MemoryReader},
+    load::{GpuSources, Gpus, Hardware, MemoryReader, models::ModelServers},
     membership::{
         AddressBook, MEMBERSHIP_COMMANDS, Member, Membership, MembershipHandle, MeshView, SwimPort,
         renewals::{RenewAsk, Renewals},
     },
     metrics::NodeMetrics,
     net::{
-        self, NetConfig, NetHandle, Network, OPENED_QUEUE, StepListener, SwimLink, SwimTraffic,
+        self, BlobListener, NetConfig, NetHandle, Network, OPENED_QUEUE, StepListener, SwimLink, SwimTraffic,
         TransportKind,
         join::{JoinAsk, JoinService, OpenTicket},
         secure::{SecureConfig, Security},
@@ -74,8 +75,6 @@ const EVENTS: usize = 256;
 /// Joins that wait for the issuer; each is a handshake of its own.
 const JOINS: usize = 16;
 const ISSUER_COMMANDS: usize = 16;
-/// How often memory is measured for reservations.
-const MEASURE_EVERY: Duration = Duration::from_secs(1);
 /// Rows of the journal are kept for days.
 const PRUNE_EVERY: Duration = Duration::from_secs(6 * 3600);
 /// How long running steps may go on after the stop signal.
@@ -137,10 +136,13 @@ pub(crate) struct Node {
     pub(crate) net: NetHandle,
     pub(crate) trust: TrustHandle,
     pub(crate) executor: ExecutorHandle,
+    pub(crate) hardware: Hardware,
     pub(crate) dispatcher: Dispatcher,
     pub(crate) journal: JournalHandle,
     pub(crate) issuer: IssuerHandle,
     pub(crate) runs: Runs,
+    pub(crate) blobs: BlobClient,
+    pub(crate) files: Files,
     pub(crate) metrics: NodeMetrics,
     /// Steps that other nodes started here.
     pub(crate) routed_in: Arc<AtomicU64>,
@@ -152,6 +154,7 @@ pub(crate) struct Node {
     pub(crate) serving: CancellationToken,
     pub(crate) sandbox: Sandbox,
     pub(crate) home: Home,
+    pub(crate) wake: WakeBook,
     pub(crate) life: Life,
     /// It leaves its mesh for good: its identity is erased at the end.
     pub(crate) left: AtomicBool,
@@ -183,12 +186,15 @@ struct Upper {
 struct Lower {
     registry: Registry,
     executor: ExecutorHandle,
+    hardware: Hardware,
     view: watch::Receiver<Arc<MeshView>>,
     net: NetHandle,
     trust: TrustHandle,
     life: Life,
     issuer: IssuerHandle,
     network: watch::Receiver<Arc<NetworkReport>>,
+    blobs: BlobStore,
+    files: Files,
 }
 
 /// What the later stages of a start stand on.
@@ -237,22 +243,31 @@ impl Base {
         self.supervisor.stop_token().clone()
     }
 
+    fn files(&self, registry: &Registry, workspace: &Arc<Workspace>) -> Files {
+        Files {
+            registry: registry.clone(),
+            sandbox: self.sandbox.clone(),
+            workspace: Arc::clone(workspace),
+            offers_tools: self.caller.role != Role::Client,
+        }
+    }
+
     /// Slots, leases and running steps; the hardware that they share.
     fn executor(
         &self,
         config: &NodeConfig,
         registry: &Registry,
         workspace: &Arc<Workspace>,
-    ) -> (ExecutorHandle, Hardware) {
+        gpus: Gpus,
+        blobs: &BlobStore,
+    ) -> Result<(ExecutorHandle, Hardware), StartError> {
         self.supervisor.spawn_critical("sandbox", keep_sandbox(self.sandbox.clone(), self.stop()));
         let memory = MemoryReader::new();
-        let gpus: Vec<GpuReading> = config
-            .gpus
-            .iter()
-            .map(|g| GpuReading { total: g.vram_bytes, free: None, declared: true })
-            .collect();
-        let (resources_out, resources) = watch::channel(reading(&memory, &gpus));
-        self.supervisor.spawn_critical("measure", measure(memory.clone(), gpus, resources_out, self.stop()));
+        let (servers, models) =
+            ModelServers::new(config.model_servers.clone()).map_err(setup("model servers"))?;
+        self.supervisor.spawn("model servers", servers.run(self.stop()));
+        let (measuring, resources, condition) =
+            Measuring::new(config, memory.clone(), gpus, &self.wall, models);
         let random = Arc::clone(&self.clock);
         let (handle, task) = executor(ExecutorParts {
             config: ExecutorConfig { slots: config.slots, offers_tools: self.caller.role != Role::Client },
@@ -262,6 +277,7 @@ impl Base {
                 wall: Arc::clone(&self.wall),
                 metrics: self.metrics.executor.clone(),
                 sandbox: self.sandbox.clone(),
+                blobs: blobs.clone(),
             }),
             journal: self.journal.clone(),
             resources,
@@ -269,8 +285,9 @@ impl Base {
             queue_wait: Some(self.metrics.executor.queue_wait_seconds.clone()),
         });
         self.supervisor.spawn_critical("executor", task.run(self.stop()));
-        let hardware = Hardware::new(memory, config.gpus.clone(), handle.reserved_vram());
-        (handle, hardware)
+        self.supervisor.spawn_critical("measure", measuring.run(handle.cards(), self.stop()));
+        let hardware = Hardware::new(memory, handle.cards(), condition);
+        Ok((handle, hardware))
     }
 
     /// The first self-call, before others hear of this node; then one now and then.
@@ -347,6 +364,45 @@ impl Base {
 }
 
 impl Base {
+    /// Steps that others place here.
+    fn step_server(
+        &self,
+        listener: StepListener,
+        (executor, view, trust): (&ExecutorHandle, &watch::Receiver<Arc<MeshView>>, &TrustHandle),
+        started: &Arc<AtomicU64>,
+        serving: &CancellationToken,
+    ) {
+        let parts = ServeParts {
+            listener,
+            executor: executor.clone(),
+            view: view.clone(),
+            trust: trust.reader(),
+            supervisor: self.supervisor.clone(),
+            started: Arc::clone(started),
+        };
+        self.supervisor.spawn("step server", crate::executor::serve(parts, serving.clone()));
+    }
+
+    /// Transfers that others begin, and the way to those that this node begins.
+    fn blobs(
+        &self,
+        listener: BlobListener,
+        (store, files): (BlobStore, Files),
+        (net, view, trust): (&NetHandle, &watch::Receiver<Arc<MeshView>>, &TrustHandle),
+        serving: &CancellationToken,
+    ) -> BlobClient {
+        let parts = blob::ServeParts {
+            listener,
+            store: store.clone(),
+            files,
+            view: view.clone(),
+            trust: trust.reader(),
+            supervisor: self.supervisor.clone(),
+        };
+        self.supervisor.spawn("blob server", blob::serve(parts, serving.clone()));
+        BlobClient { me: self.caller.node, net: net.clone(), view: view.clone(), store }
+    }
+
     /// Interfaces, and nodes heard on them.
     fn discovery(&self, config: &NodeConfig, mesh: MeshId, bound: Vec<SocketAddr>) -> Discovery {
         let parts = DiscoveryParts {
@@ -378,12 +434,17 @@ impl Node {
         let store = Store::new(home.identity_folder());
         let held = Trust::load(&store, certificate.node, identity.chain, identity.secret)?;
         let incarnation = home.next_incarnation(clock.unix())?;
+        let mut gpus = Gpus::start(&GpuSources::of(&config));
         let sandbox = Sandbox::probe(confinement(&config, launcher, &home)).await;
         let base = Base::new(&home, &certificate, clock, sandbox)?;
         let workspace = Arc::new(Workspace::open(&home.workspace()).map_err(setup("workspace"))?);
+        let blobs = BlobStore::open(&home.blobs(), config.blob_limit_bytes, Arc::clone(&base.wall))
+            .map_err(setup("blob store"))?;
         let late_view = Arc::default();
         let registry = tools(&home, &base, &workspace, &late_view).await?;
-        let (executor, hardware) = base.executor(&config, &registry, &workspace);
+        gpus.first_look().await;
+        let (executor, hardware) = base.executor(&config, &registry, &workspace, gpus, &blobs)?;
+        let files = base.files(&registry, &workspace);
         base.prove(&executor).await;
 
         let key = Arc::new(identity.node);
@@ -414,7 +475,7 @@ impl Node {
             events: network.events,
             registry: registry.clone(),
             load: executor.load(),
-            hardware,
+            hardware: hardware.clone(),
             clock: Arc::clone(&base.clock),
             metrics: base.metrics.clone(),
             node_events: base.events.clone(),
@@ -448,9 +509,10 @@ impl Node {
         let (issuer, renewal) = base.issuing(issuer, joins, renew_asks, renewal);
         let parts = Upper { home, config, warnings, certificate, listening: network.listening, lock };
         let life = Life { root, renewal, membership: MembershipHandle(membership_out) };
-        let (net, network_report, steps) = (network.handle, heard.report, network.steps);
-        let lower = Lower { registry, executor, view, net, trust, life, issuer, network: network_report };
-        Self::upper(base, parts, lower, steps).await
+        let (net, network, streams) = (network.handle, heard.report, (network.steps, network.blobs));
+        let lower =
+            Lower { registry, executor, hardware, view, net, trust, life, issuer, network, blobs, files };
+        Self::upper(base, parts, lower, streams).await
     }
 
     /// What stands on network and membership: serving steps, dispatch, runs.
@@ -458,20 +520,14 @@ impl Node {
         base: Base,
         own: Upper,
         lower: Lower,
-        steps: StepListener,
+        (steps, blob_streams): (StepListener, BlobListener),
     ) -> Result<Arc<Self>, StartError> {
         let serving = base.stop().child_token();
         let routed_in = Arc::new(AtomicU64::new(0));
-        let Lower { registry, executor, view, net, trust, life, issuer, network } = lower;
-        let parts = ServeParts {
-            listener: steps,
-            executor: executor.clone(),
-            view: view.clone(),
-            trust: trust.reader(),
-            supervisor: base.supervisor.clone(),
-            started: Arc::clone(&routed_in),
-        };
-        base.supervisor.spawn("step server", crate::executor::serve(parts, serving.clone()));
+        let Lower { registry, executor, hardware, view, net, trust, life, issuer, network, blobs, files } =
+            lower;
+        base.step_server(steps, (&executor, &view, &trust), &routed_in, &serving);
+        let blobs = base.blobs(blob_streams, (blobs, files.clone()), (&net, &view, &trust), &serving);
         let dispatcher = Dispatcher::new(DispatchParts {
             me: base.caller.clone(),
             view: view.clone(),
@@ -482,10 +538,15 @@ impl Node {
             clock: Arc::clone(&base.clock),
             metrics: base.metrics.clone(),
             epoch: base.journal.next_epoch().await?,
+            blobs: blobs.clone(),
         });
+        let wake = WakeBook::read(own.home.wake(), own.config.wake.auto);
+        dispatcher.wake_with(Arc::new(wake.clone()));
+        base.supervisor.spawn("wake-up addresses", wake.clone().run(view.clone(), base.stop()));
         if let Err(error) = dispatcher.remember().await {
             tracing::warn!(%error, "what calls took before the restart is not known; cards count until it is measured again");
         }
+        base.supervisor.spawn("step streams", dispatcher.clone().keep_streams(base.stop()));
         let recipes = Recipes::with_folder(&own.home.recipes()).map_err(setup("recipes"))?;
         let roles: Arc<dyn Roles> = Arc::new(RulesRoles::new(recipes, Arc::new(CardRanker)));
         let runs = Runs::new(RunsParts {
@@ -505,6 +566,7 @@ impl Node {
             view: view.clone(),
             registry: registry.clone(),
             sandbox: base.sandbox.clone(),
+            hardware: hardware.clone(),
         };
         base.supervisor.spawn_critical("gauges", gauges.run(base.stop()));
         base.supervisor.spawn_critical("journal keeper", keep_journal(base.journal.clone(), base.stop()));
@@ -521,10 +583,13 @@ impl Node {
             net,
             trust,
             executor,
+            hardware,
             dispatcher,
             journal: base.journal,
             issuer,
             runs,
+            blobs,
+            files,
             metrics: base.metrics,
             routed_in,
             events: base.events,
@@ -533,6 +598,7 @@ impl Node {
             serving,
             sandbox: base.sandbox,
             home: own.home,
+            wake,
             life,
             unlocking: Semaphore::new(1),
             left: AtomicBool::new(false),
@@ -591,6 +657,7 @@ async fn tools(
         workspace: Arc::clone(&workspace),
         events: EventSink::none(),
         wall: Arc::clone(&wall),
+        gpu: BTreeMap::new(),
     };
     for (tool, reason) in availability::check_all(&registry, &context).await {
         tracing::warn!(%tool, reason, "a tool does not work and is not offered");
@@ -702,28 +769,6 @@ fn bound(asked: &[String], got: &[String]) -> Vec<SocketAddr> {
 /// This node as a member.
 fn member(certificate: &Certificate) -> Member {
     Member::new(certificate.node, certificate.name.clone(), certificate.role, certificate.grants.clone())
-}
-
-fn reading(memory: &MemoryReader, gpus: &[GpuReading]) -> Resources {
-    Resources { memory_free: Some((memory.free(), Instant::now())), gpus: gpus.to_vec() }
-}
-
-async fn measure(
-    memory: MemoryReader,
-    gpus: Vec<GpuReading>,
-    out: watch::Sender<Resources>,
-    stop: CancellationToken,
-) {
-    let mut tick = tokio::time::interval(MEASURE_EVERY);
-    tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    loop {
-        tokio::select! {
-            () = stop.cancelled() => return,
-            _ = tick.tick() => {
-                out.send_replace(reading(&memory, &gpus));
-            }
-        }
-    }
 }
 
 /// Binds the API before anything else is started: a port in use must not leave half a node behind.

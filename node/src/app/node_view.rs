@@ -2,7 +2,7 @@
 use std::{
     collections::BTreeMap,
     sync::{Arc, atomic::Ordering},
-    time::UNIX_EPOCH,
+    time::{Duration, UNIX_EPOCH},
 };
 
 use octomesh_protocol::{
@@ -17,10 +17,17 @@ use crate::{
     api::{
         ApiError,
         types::{
-            Gpu, MembershipCounts, NodeEntry, NodesReply, RoutingCounts, StatusReply, ToolEntry, Transport,
+            Gpu, GpuAbsence, LoadedModel, MembershipCounts, NodeEntry, NodesReply, RoutingCounts,
+            StatusReply, ToolEntry, Transport,
         },
     },
+    load::{
+        CardState, Condition,
+        gpu::{Absence, GpuProblem},
+        models::Model,
+    },
     membership::{Member, MemberState, MeshView, view::CatalogueView},
+    router::vram,
 };
 
 /// Names suggested for one that is not known.
@@ -28,18 +35,78 @@ const SUGGESTED: usize = 3;
 
 fn gpus(member: &Member) -> Vec<Gpu> {
     let Some(advert) = &member.advert else { return Vec::new() };
-    let since = member.advert_at.map_or(0, |at| u64::try_from(at.elapsed().as_millis()).unwrap_or(u64::MAX));
+    let since = member.advert_at.map_or(Duration::ZERO, |at| at.elapsed());
     advert
         .gpus
         .iter()
         .map(|g| Gpu {
             name: g.name.clone(),
             vram_total: g.vram_total,
-            vram_free: g.vram_free,
-            age_ms: u64::from(g.age_ms).saturating_add(since),
+            vram_free: vram::known_free(g, since),
+            age_ms: if g.declared { Some(0) } else { vram::reading_age(g, since).map(millis) },
             declared: g.declared,
+            id: None,
+            reserved: None,
+            busy_percent: None,
         })
         .collect()
+}
+
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// This node's own: as they are now, not as the last advert said.
+fn own_gpus(node: &Node) -> Vec<Gpu> {
+    let gpu = |state: CardState| Gpu {
+        vram_total: state.card.total,
+        vram_free: state.free,
+        age_ms: match state.card.free {
+            _ if state.card.is_declared() => Some(0),
+            read => read.map(|(_, at)| millis(at.elapsed())),
+        },
+        declared: state.card.is_declared(),
+        id: Some(state.card.id.to_string()),
+        reserved: Some(state.reserved),
+        busy_percent: state.card.busy_percent,
+        name: state.card.name,
+    };
+    node.hardware.cards().into_iter().map(gpu).collect()
+}
+
+fn gpus_absent(condition: &Condition) -> Vec<GpuAbsence> {
+    let told = condition.absent.iter().filter(|a| a.problem != GpuProblem::Off);
+    let absence = |a: &Absence| GpuAbsence {
+        vendor: a.vendor.to_string(),
+        reason: a.problem.code().to_owned(),
+        detail: a.to_string(),
+        present: a.present,
+    };
+    told.map(absence).collect()
+}
+
+fn loaded(model: &Model) -> LoadedModel {
+    LoadedModel {
+        name: model.name.clone(),
+        server: model.server.clone(),
+        bytes: model.bytes,
+        vram: model.vram,
+        context: model.context,
+        slots_busy: model.slots.map(|(busy, _)| busy),
+        slots: model.slots.map(|(_, all)| all),
+    }
+}
+
+/// What the owner should know: a card that can't be used, and that others send nothing.
+fn hardware_warnings(condition: &Condition) -> Vec<String> {
+    let cards = condition.absent.iter().filter(|a| a.present).map(|a| format!("gpu: {a}"));
+    let kept = condition.yields.map(|reason| {
+        format!(
+            "other nodes send no steps here, because this machine is kept by its owner: {}",
+            reason.words()
+        )
+    });
+    cards.chain(kept).collect()
 }
 
 fn ratio(running: u16, queued: u16, slots: u16) -> f64 {
@@ -52,6 +119,7 @@ pub(super) fn status(node: &Node, view: &MeshView, not_ready: Option<String>) ->
     let own = view.own();
     let load = *node.executor.load().borrow();
     let counts = node.dispatcher.counts();
+    let condition = node.hardware.condition();
     let revoked = node.trust.now().is_revoked(node.caller.node);
     let state = match (&not_ready, load.draining) {
         _ if revoked => "revoked",
@@ -105,7 +173,7 @@ pub(super) fn status(node: &Node, view: &MeshView, not_ready: Option<String>) ->
         queued: u32::from(load.queued),
         engines: vec!["rules".to_owned()],
         lazy_tools: node.config.lazy_tools.to_string(),
-        gpus: own.map(|m| gpus(m)).unwrap_or_default(),
+        gpus: own_gpus(node),
         warnings: excluded
             .into_iter()
             .chain(certificate)
@@ -113,6 +181,7 @@ pub(super) fn status(node: &Node, view: &MeshView, not_ready: Option<String>) ->
             .chain(node.warnings.iter().cloned())
             .chain(session_view::warnings(&node.net.refusals()))
             .chain(sandbox_warnings)
+            .chain(hardware_warnings(&condition))
             .chain(tool_warnings)
             .chain(network_view::warnings(view))
             .collect(),
@@ -120,6 +189,9 @@ pub(super) fn status(node: &Node, view: &MeshView, not_ready: Option<String>) ->
         unreached: network_view::unreached(view),
         not_ready,
         relayed: network_view::relayed(view),
+        models: condition.models.iter().map(loaded).collect(),
+        gpus_absent: gpus_absent(&condition),
+        yields: condition.yields.map(|reason| reason.to_string()),
     }
 }
 
@@ -143,6 +215,7 @@ pub(super) fn nodes(view: &MeshView) -> NodesReply {
 
 fn entry(view: &MeshView, member: &Member) -> NodeEntry {
     let advert = member.advert.as_deref();
+    let told = advert.map(|a| &a.circumstances);
     // What a node that is gone did when it was last heard says nothing about now.
     let load = advert.filter(|_| member.state.is_present()).map(|a| a.load).unwrap_or_default();
     let rtt_ms = member.rtt.map(|r| (r.as_secs_f64() * 100_000.0).round() / 100.0);
@@ -175,6 +248,9 @@ fn entry(view: &MeshView, member: &Member) -> NodeEntry {
         ready: load.ready,
         step: network_view::step(view, member),
         heard_from: member.reach.heard_from().iter().map(ToString::to_string).collect(),
+        no_gpu: told.map(|c| c.no_gpu.clone()).filter(|why| !why.is_empty()),
+        yields: told.and_then(|c| c.yields).map(|reason| reason.to_string()),
+        macs: told.map(|c| c.macs.iter().map(ToString::to_string).collect()).unwrap_or_default(),
     }
 }
 

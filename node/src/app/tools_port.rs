@@ -1,10 +1,11 @@
 //! The registry as the executor sees it.
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use octomesh_protocol::{
+    blob::BlobRef,
     card::{SandboxLevel, ToolCard},
-    id::{CardHash, ToolName},
+    id::{CardHash, NodeId, ToolName},
     step::StepStatus,
 };
 use octomesh_tools::{
@@ -20,6 +21,7 @@ use tokio::{
 };
 
 use crate::{
+    blob::Store,
     executor::{Absent, CallReport, RunContext, ToolRunner},
     membership::{MeshView, view::CatalogueView},
     metrics::ExecutorMetrics,
@@ -31,6 +33,7 @@ pub(crate) struct RegistryRunner {
     pub(crate) wall: WallClock,
     pub(crate) metrics: ExecutorMetrics,
     pub(crate) sandbox: Sandbox,
+    pub(crate) blobs: Store,
 }
 
 #[async_trait]
@@ -60,6 +63,7 @@ impl ToolRunner for RegistryRunner {
             workspace: Arc::clone(&self.workspace),
             events: context.events,
             wall: Arc::clone(&self.wall),
+            gpu: context.gpu,
         };
         let source = self.registry.snapshot().get(tool).map(|e| e.card.source);
         let begun = Instant::now();
@@ -71,6 +75,20 @@ impl ToolRunner for RegistryRunner {
             self.metrics.tool_called(tool.as_str(), source, report.status == StepStatus::Ok);
         }
         CallReport { status: report.status, output: report.output, sandbox: report.sandbox }
+    }
+
+    async fn keep(&self, owner: NodeId, output: Vec<u8>, lasts: Duration) -> Result<BlobRef, String> {
+        self.blobs.keep(output, owner, lasts).await.map_err(|e| e.to_string())
+    }
+
+    async fn input(&self, owner: NodeId, blob: BlobRef) -> Result<Vec<u8>, String> {
+        if !self.blobs.may_read(blob.hash, owner) {
+            return Err(format!(
+                "the arguments {} were not brought here before the step was started",
+                blob.hash
+            ));
+        }
+        self.blobs.read(blob.hash).await.map_err(|e| e.to_string())
     }
 
     async fn probe(&self, tool: &ToolName, _: &Caller, arguments: &[u8]) -> DataProbe {

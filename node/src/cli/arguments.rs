@@ -38,8 +38,8 @@ impl ToolArguments {
             }
         };
         let size = serde_json::to_vec(&map).map_err(|e| CliError::failed(e.to_string()))?.len();
-        if size > limits::ARGUMENT_BYTES {
-            return Err(usage(&JsonError::TooLarge { bytes: size, limit: limits::ARGUMENT_BYTES }));
+        if size > limits::INPUT_BYTES {
+            return Err(usage(&JsonError::TooLarge { bytes: size, limit: limits::INPUT_BYTES }));
         }
         Ok(map)
     }
@@ -56,7 +56,7 @@ fn usage(error: &JsonError) -> CliError {
 }
 
 fn object(bytes: &[u8]) -> Result<Map<String, Value>, CliError> {
-    match body::parse_json(bytes, limits::ARGUMENT_BYTES).map_err(|e| usage(&e))? {
+    match body::parse_json(bytes, limits::INPUT_BYTES).map_err(|e| usage(&e))? {
         Value::Object(map) => Ok(map),
         other => Err(usage(&JsonError::Malformed(format!("a JSON object is needed, not {}", kind(&other))))),
     }
@@ -64,7 +64,7 @@ fn object(bytes: &[u8]) -> Result<Map<String, Value>, CliError> {
 
 /// One byte over the limit is enough to know that it is over.
 fn stdin() -> Result<Vec<u8>, CliError> {
-    let (mut bytes, limit) = (Vec::new(), limits::ARGUMENT_BYTES as u64 + 1);
+    let (mut bytes, limit) = (Vec::new(), limits::INPUT_BYTES as u64 + 1);
     std::io::stdin()
         .lock()
         .take(limit)
@@ -109,7 +109,7 @@ fn value_of(text: &str, schema: Option<&Value>) -> Result<Value, CliError> {
     if !any && wanted.iter().all(|t| *t == "string") {
         return as_text();
     }
-    let parsed: Value = match body::parse_json(text.as_bytes(), limits::ARGUMENT_BYTES) {
+    let parsed: Value = match body::parse_json(text.as_bytes(), limits::INPUT_BYTES) {
         Ok(value) => value,
         // Brackets that are too deep are not meant as text.
         Err(error @ JsonError::TooDeep) => return Err(usage(&error)),
@@ -210,7 +210,7 @@ mod tests {
 
     #[test]
     fn wrong_json_is_a_usage_error() {
-        let large = format!("{{\"a\":\"{}\"}}", "x".repeat(300 * 1024));
+        let large = format!("{{\"a\":\"{}\"}}", "x".repeat(9 << 20));
         let deep = format!("{{\"a\":{}", "[".repeat(10_000));
         for (text, code) in
             [("{", "malformed"), ("[1]", "malformed"), (&large, "too_large"), (&deep, "too_deep")]

@@ -1,4 +1,6 @@
-//! `octomesh bench`: measurements on this machine. None needs a running node.
+//! `octomesh bench`: measurements on this machine. None needs a running node; `dispatch --node` uses one.
+mod dispatch;
+
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
@@ -17,6 +19,8 @@ pub(super) struct BenchCommand {
 enum What {
     /// Compare a session with libp2p's Noise and TLS and with no encryption; needs a build with the feature bench-sessions
     Sessions(SessionsCommand),
+    /// Compare a routed call with a bare round trip between two nodes
+    Dispatch(dispatch::DispatchCommand),
     /// Compare the router with other policies in a simulated mesh; the same seed gives the same rows
     Router(RouterCommand),
 }
@@ -50,6 +54,7 @@ impl BenchCommand {
     pub(super) async fn run(&self, context: &Context) -> Result<Exit, CliError> {
         match &self.what {
             What::Sessions(c) => c.run(context).await,
+            What::Dispatch(c) => c.run(context).await,
             What::Router(c) => c.run(context),
         }
     }

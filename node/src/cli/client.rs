@@ -89,7 +89,18 @@ impl Client {
         Ok(url)
     }
 
-    async fn send(&self, request: reqwest::RequestBuilder) -> Result<Response, CliError> {
+    /// A request without a limit of time, for what takes as long as its bytes take.
+    pub(super) fn request(
+        &self,
+        method: Method,
+        parts: &[String],
+        query: &[(&str, String)],
+    ) -> Result<reqwest::RequestBuilder, CliError> {
+        let parts: Vec<&str> = parts.iter().map(String::as_str).collect();
+        Ok(self.http.request(method, self.url(&parts, query)?))
+    }
+
+    pub(super) async fn send(&self, request: reqwest::RequestBuilder) -> Result<Response, CliError> {
         let request = match &self.token {
             Some(token) => request.bearer_auth(token),
             None => request,
@@ -194,7 +205,7 @@ async fn answer<T: DeserializeOwned>(response: Response) -> Result<T, CliError> 
     })
 }
 
-async fn refusal(response: Response) -> CliError {
+pub(super) async fn refusal(response: Response) -> CliError {
     let status = response.status().as_u16();
     let bytes = match read(response).await {
         Ok(bytes) => bytes,

@@ -1,6 +1,7 @@
 //! The command line: one command per file. All but `init`, `join`, `up` and most of `root` speak to a running node through its HTTP
 //! API, so that people, programs and the CLI see one truth.
 mod arguments;
+mod artifacts;
 mod ask;
 mod bench;
 mod call;
@@ -8,6 +9,7 @@ pub mod client;
 mod completions;
 mod config;
 mod context;
+mod cp;
 mod decision;
 mod demo;
 mod doctor;
@@ -30,6 +32,7 @@ mod sse;
 mod status;
 mod tools;
 mod up;
+mod wake;
 mod why;
 
 #[cfg(test)]
@@ -112,10 +115,14 @@ enum Command {
     Solve(solve::SolveCommand),
     /// List, show or cancel runs
     Runs(runs::RunsCommand),
+    /// Copy a file from a node's workspace, or into it
+    Cp(cp::CpCommand),
     /// Throw a node out of the mesh for good
     Revoke(revoke::RevokeCommand),
     /// Take a node out for maintenance: running steps finish, no new ones come
     Drain(drain::DrainCommand),
+    /// Wake a machine that sleeps
+    Wake(wake::WakeCommand),
     /// End the maintenance of a node
     Undrain(drain::DrainCommand),
     /// Show the mesh's root key, move it offline and back
@@ -276,8 +283,10 @@ async fn dispatch(command: &Command, context: &Context) -> Result<Exit, CliError
         Command::Why(c) => c.run(context).await,
         Command::Solve(c) => c.run(context).await,
         Command::Runs(c) => c.run(context).await,
+        Command::Cp(c) => c.run(context).await,
         Command::Revoke(c) => c.run(context).await,
         Command::Drain(c) => c.run(context, true).await,
+        Command::Wake(c) => c.run(context).await,
         Command::Undrain(c) => c.run(context, false).await,
         Command::Root(c) => c.run(context).await,
         Command::Doctor => doctor::run(context).await,

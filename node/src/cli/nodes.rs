@@ -5,7 +5,7 @@ use super::{
     CliError, Context, Exit,
     render::{Table, or_dash, size, via},
 };
-use crate::api::types::{ForgetReply, NodeEntry, NodesReply};
+use crate::api::types::{ForgetReply, Gpu, NodeEntry, NodesReply};
 
 /// Lists members, or forgets one.
 #[derive(Debug, Args)]
@@ -65,10 +65,11 @@ fn text(reply: &NodesReply) -> String {
 fn state(node: &NodeEntry) -> String {
     // A node that is gone, or was not heard yet, has no slots or is not `alive`.
     let unready = node.state == "alive" && node.slots > 0 && !node.ready;
-    match (unready, node.draining) {
-        (true, _) => format!("{}, not ready", node.state),
-        (false, true) => format!("{}, draining", node.state),
-        (false, false) => node.state.clone(),
+    match (unready, node.draining, &node.yields) {
+        (true, _, _) => format!("{}, not ready", node.state),
+        (false, true, _) => format!("{}, draining", node.state),
+        (false, false, Some(why)) if node.state == "alive" => format!("{}, kept ({why})", node.state),
+        (false, false, _) => node.state.clone(),
     }
 }
 
@@ -77,8 +78,25 @@ fn gpus(node: &NodeEntry) -> String {
         .gpus
         .iter()
         .map(|gpu| {
-            format!("{} {}{}", gpu.name, size(gpu.vram_total), if gpu.declared { " (declared)" } else { "" })
+            let free = match gpu.vram_free {
+                Some(free) => format!("{} of {} free", size(free), size(gpu.vram_total)),
+                None => format!("{}, free unknown", size(gpu.vram_total)),
+            };
+            format!("{} {free}, {}", gpu.name, read(gpu))
         })
         .collect();
-    if list.is_empty() { "-".to_owned() } else { list.join(", ") }
+    match (list.is_empty(), &node.no_gpu) {
+        (true, None) => "-".to_owned(),
+        (true, Some(why)) => format!("none ({why})"),
+        (false, _) => list.join(", "),
+    }
+}
+
+/// How old what is said of a GPU is.
+pub(super) fn read(gpu: &Gpu) -> String {
+    match gpu.age_ms {
+        _ if gpu.declared => "declared".to_owned(),
+        Some(ms) => format!("read {} s ago", ms / 1000),
+        None => "not read lately".to_owned(),
+    }
 }

@@ -1,11 +1,14 @@
 //! `octomesh runs`.
-use std::io::{BufRead as _, IsTerminal as _};
+use std::{
+    io::{BufRead as _, IsTerminal as _},
+    path::PathBuf,
+};
 
 use clap::{Args, Subcommand};
 use serde_json::Value;
 
 use super::{
-    CliError, Context, Exit,
+    CliError, Context, Exit, artifacts,
     client::Client,
     render::{Table, seconds},
     solve,
@@ -46,6 +49,14 @@ enum What {
         #[arg(long)]
         skip: bool,
     },
+    /// What a run has made: large results, and files
+    Artifacts {
+        /// The run
+        id: String,
+        /// Copies all of it into this folder
+        #[arg(long, value_name = "DIR")]
+        out: Option<PathBuf>,
+    },
     /// Stop a run and its steps on other nodes
     Cancel {
         /// The run
@@ -75,6 +86,7 @@ impl RunsCommand {
                 };
                 return resume(&client, id, decision, context).await;
             }
+            Some(What::Artifacts { id, out }) => artifacts::run(&client, id, out.as_ref(), context).await?,
             Some(What::Cancel { id }) => {
                 let run: Value = client.post(&["api", "runs", id, "cancel"], &(), false).await?;
                 context.screen.show(&run, |run| {

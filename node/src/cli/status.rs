@@ -35,14 +35,34 @@ fn text(r: &StatusReply) -> String {
     if !r.region.is_empty() {
         lines.push(format!("region     {}", r.region));
     }
-    for gpu in &r.gpus {
-        let declared = if gpu.declared { ", declared" } else { "" };
+    for (place, gpu) in r.gpus.iter().enumerate() {
+        let free = gpu.vram_free.map_or_else(|| "unknown".to_owned(), render::size);
+        let reserved = gpu.reserved.filter(|bytes| *bytes > 0);
+        let reserved =
+            reserved.map(|bytes| format!(", {} reserved", render::size(bytes))).unwrap_or_default();
+        let busy = gpu.busy_percent.map(|percent| format!(", {percent} % busy")).unwrap_or_default();
         lines.push(format!(
-            "gpu        {}, {} of {} free{declared}",
+            "gpu {place}      {}, {free} of {} free{reserved}{busy}, {}",
             gpu.name,
-            render::size(gpu.vram_free),
-            render::size(gpu.vram_total)
+            render::size(gpu.vram_total),
+            super::nodes::read(gpu)
         ));
+    }
+    for model in &r.models {
+        let size = model.bytes.map(|bytes| format!(", {}", render::size(bytes))).unwrap_or_default();
+        let gpu =
+            model.vram.map(|bytes| format!(", {} of it on GPUs", render::size(bytes))).unwrap_or_default();
+        let slots =
+            model.slots.zip(model.slots_busy).map(|(all, busy)| format!(", {busy} of {all} slots busy"));
+        lines.push(format!(
+            "model      {}{size}{gpu}{}, {}",
+            model.name,
+            slots.unwrap_or_default(),
+            model.server
+        ));
+    }
+    if r.gpus.is_empty() {
+        lines.extend(r.gpus_absent.iter().map(|absent| format!("no gpu     {}", absent.detail)));
     }
     lines.extend(r.not_ready.iter().map(|why| format!("not ready: {why}")));
     lines.extend(r.warnings.iter().map(|warning| format!("warning: {warning}")));

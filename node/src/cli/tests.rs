@@ -197,7 +197,7 @@ async fn exit_codes_of_calls_are_the_same_with_and_without_json() {
 #[tokio::test]
 async fn arguments_that_are_too_much_are_never_sent() {
     let (served, terminal) = served().await;
-    let large = format!("{{\"a\":\"{}\"}}", "x".repeat(300 * 1024));
+    let large = format!("{{\"a\":\"{}\"}}", "x".repeat(9 << 20));
     let deep = format!("{{\"a\":{}1{}}}", "[".repeat(10_000), "]".repeat(10_000));
     for (text, code) in [(large, "too_large"), (deep, "too_deep")] {
         let ended = terminal.run(&["--json", "call", "echo", &text]).await;
@@ -395,6 +395,7 @@ async fn a_call_that_is_interrupted_is_dropped_on_the_node() {
 #[tokio::test]
 async fn changes_of_a_membership() {
     let (_served, terminal) = served().await;
+    assert_eq!(terminal.run(&["--json", "wake", "attic"]).await.object()["networks"], 2);
     assert_eq!(terminal.run(&["--json", "rename", "loft"]).await.object()["name"], "loft");
     let forgotten = terminal.run(&["nodes", "forget", "attic"]).await;
     assert!(forgotten.out.contains("attic is forgotten"), "{}", forgotten.out);

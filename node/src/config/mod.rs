@@ -1,6 +1,7 @@
 //! Configuration: flags, then the environment, then `.env`, then `octomesh.toml`, then defaults. All that is wrong is reported
 //! at once, each with its place.
 mod origin;
+mod owner;
 mod raw;
 mod show;
 mod validate;
@@ -15,6 +16,7 @@ use std::{
 
 use octomesh_protocol::card::SandboxLevel;
 pub use origin::{ConfigError, ConfigErrors, Origin};
+pub use owner::{HardwareConfig, Hours, WakeConfig, YieldConfig};
 pub use show::ShownValue;
 pub(crate) use validate::parse_time;
 
@@ -104,8 +106,18 @@ pub struct NodeConfig {
     pub log: String,
     /// Declared GPUs.
     pub gpus: Vec<DeclaredGpu>,
+    /// How hardware is read.
+    pub hardware: HardwareConfig,
+    /// When the machine is its owner's alone.
+    pub yields: YieldConfig,
+    /// Servers of models on this machine that are asked what they have loaded.
+    pub model_servers: Vec<SocketAddr>,
+    /// Machines that sleep.
+    pub wake: WakeConfig,
     /// How programs are confined.
     pub sandbox: ConfinementConfig,
+    /// Bytes that the blob store may take on the disk.
+    pub blob_limit_bytes: u64,
     /// How long certificates hold that this node issues, in seconds.
     pub certificate_lifetime_s: u64,
 }

@@ -16,17 +16,22 @@ pub(super) const FILE: &str = "octomesh.toml";
 const FILE_BYTES: u64 = 1024 * 1024;
 
 /// Every key, dotted.
-pub(super) const KEYS: [&str; 17] = [
+pub(super) const KEYS: [&str; 27] = [
     "advertise",
     "api",
     "api_token",
+    "blobs.limit",
     "certificate_lifetime",
     "engine",
     "gpus",
+    "hardware.nvml",
+    "hardware.probe",
+    "hardware.sysfs",
     "lazy_tools",
     "listen",
     "log",
     "mdns",
+    "models.servers",
     "peers",
     "region",
     "relay",
@@ -34,6 +39,11 @@ pub(super) const KEYS: [&str; 17] = [
     "sandbox.uid_base",
     "slots",
     "tags",
+    "wake.auto",
+    "wake.offer",
+    "yield.battery",
+    "yield.gpu_busy",
+    "yield.quiet_hours",
 ];
 
 /// Variables that are no keys but ours.

@@ -50,6 +50,7 @@ fn text(config: &NodeConfig, key: &str) -> String {
         "advertise" => joined(&config.advertise),
         "api" => config.api.to_string(),
         "api_token" => if config.api_token.is_some() { "(set)" } else { "(from api.token)" }.to_owned(),
+        "blobs.limit" => Size(config.blob_limit_bytes).to_string(),
         "certificate_lifetime" => time(config.certificate_lifetime_s),
         "engine" => config.engine.clone(),
         "gpus" => config
@@ -58,10 +59,18 @@ fn text(config: &NodeConfig, key: &str) -> String {
             .map(|gpu| format!("{}={}", gpu.name, Size(gpu.vram_bytes)))
             .collect::<Vec<_>>()
             .join(", "),
+        "hardware.nvml" => config
+            .hardware
+            .nvml
+            .as_ref()
+            .map_or_else(|| "(found by the loader)".to_owned(), |p| p.display().to_string()),
+        "hardware.probe" => config.hardware.probe.to_string(),
+        "hardware.sysfs" => config.hardware.sysfs.display().to_string(),
         "lazy_tools" => config.lazy_tools.to_string(),
         "listen" => joined(&config.listen),
         "log" => config.log.clone(),
         "mdns" => config.mdns.to_string(),
+        "models.servers" => joined(&config.model_servers),
         "relay" => config.relay.to_string(),
         "peers" => joined(&config.peers),
         "region" => config.region.clone(),
@@ -69,6 +78,11 @@ fn text(config: &NodeConfig, key: &str) -> String {
         "sandbox.uid_base" => config.sandbox.uid_base.to_string(),
         "slots" => config.slots.to_string(),
         "tags" => joined(&config.tags),
+        "wake.auto" => config.wake.auto.to_string(),
+        "wake.offer" => config.wake.offer.to_string(),
+        "yield.battery" => config.yields.battery.to_string(),
+        "yield.gpu_busy" => config.yields.gpu_busy.map_or_else(|| "off".to_owned(), |p| p.to_string()),
+        "yield.quiet_hours" => joined(&config.yields.quiet_hours),
         _ => String::new(),
     }
 }

@@ -171,13 +171,18 @@ fn every_key_has_its_variable() {
         ("OCTOMESH_ADVERTISE", "10.0.0.1:1,10.0.0.2:2"),
         ("OCTOMESH_API", "127.0.0.1:1"),
         ("OCTOMESH_API_TOKEN", "0123456789abcdef"),
+        ("OCTOMESH_BLOBS__LIMIT", "1GiB"),
         ("OCTOMESH_CERTIFICATE_LIFETIME", "30d"),
         ("OCTOMESH_ENGINE", "rules"),
         ("OCTOMESH_GPUS", "RTX 4090=24GiB, b=8GiB"),
+        ("OCTOMESH_HARDWARE__NVML", "/opt/libnvidia-ml.so.1"),
+        ("OCTOMESH_HARDWARE__PROBE", "0"),
+        ("OCTOMESH_HARDWARE__SYSFS", "/host/sys"),
         ("OCTOMESH_LAZY_TOOLS", "1"),
         ("OCTOMESH_LISTEN", "127.0.0.1:0, [::1]:0"),
         ("OCTOMESH_LOG", "warn"),
         ("OCTOMESH_MDNS", "0"),
+        ("OCTOMESH_MODELS__SERVERS", "127.0.0.1:11434, [::1]:8080"),
         ("OCTOMESH_PEERS", "a:1,[::1]:2"),
         ("OCTOMESH_REGION", "r"),
         ("OCTOMESH_RELAY", "0"),
@@ -185,6 +190,11 @@ fn every_key_has_its_variable() {
         ("OCTOMESH_SANDBOX__UID_BASE", "65000"),
         ("OCTOMESH_SLOTS", "2"),
         ("OCTOMESH_TAGS", "b,a"),
+        ("OCTOMESH_WAKE__AUTO", "1"),
+        ("OCTOMESH_WAKE__OFFER", "0"),
+        ("OCTOMESH_YIELD__BATTERY", "1"),
+        ("OCTOMESH_YIELD__GPU_BUSY", "30"),
+        ("OCTOMESH_YIELD__QUIET_HOURS", "22:00-07:00, 12:00-13:00"),
     ];
     let loaded = load_from("", "", &env, &[]).unwrap();
     assert_eq!(loaded.values.len(), env.len());
@@ -195,6 +205,13 @@ fn every_key_has_its_variable() {
     }
     assert!(!loaded.config.relay);
     assert_eq!(loaded.config.gpus[0].name, "RTX 4090");
+    assert_eq!(loaded.config.yields.quiet_hours.len(), 2);
+    assert_eq!(loaded.config.model_servers.len(), 2);
+    assert!(
+        load_from("[models]\nservers = [\"192.0.2.1:11434\"]", "", &[], &[]).is_err(),
+        "not on this machine"
+    );
+    assert_eq!((loaded.config.yields.gpu_busy, loaded.config.wake.offer), (Some(30), false));
     assert!(!format!("{:?}", loaded.config).contains("0123456789abcdef"));
 }
 

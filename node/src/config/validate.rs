@@ -5,8 +5,9 @@ use octomesh_protocol::{card::SandboxLevel, limits, trust::certificate::LIFETIME
 use octomesh_tools::{sandbox::UID_BASE, size::Size};
 
 use super::{
-    ConfinementConfig, DeclaredGpu, LazyTools, NodeConfig, Sources,
+    ConfinementConfig, DeclaredGpu, HardwareConfig, LazyTools, NodeConfig, Sources, WakeConfig, YieldConfig,
     origin::{ConfigErrors, Origin},
+    owner,
     raw::{Found, Given},
 };
 
@@ -21,6 +22,19 @@ const TOKEN_BYTES: RangeInclusive<usize> = 16..=256;
 
 /// Below this a node could not renew its certificate in time; above, a key that leaked would be good for a decade.
 const LIFETIMES_S: RangeInclusive<u64> = 10..=3650 * 86_400;
+
+/// Room of the blob store when nobody says otherwise: more than a hundred of the largest results.
+const BLOB_LIMIT: u64 = 2 << 30;
+/// Below this not even one large result and its arguments fit.
+const LEAST_BLOB_LIMIT: u64 = 32 << 20;
+
+fn parse_blob_limit(text: &str) -> Result<u64, String> {
+    let size: Size = text.parse().map_err(|e: octomesh_tools::size::InvalidSize| e.to_string())?;
+    if size.0 < LEAST_BLOB_LIMIT {
+        return Err(format!("{size} is below {}, too little for one large result", Size(LEAST_BLOB_LIMIT)));
+    }
+    Ok(size.0)
+}
 
 /// Engines of this version.
 const ENGINES: [&str; 1] = ["rules"];
@@ -47,6 +61,21 @@ pub(super) fn validate(found: &Found, sources: &Sources<'_>, errors: &mut Config
         advertise: values.addresses("advertise", parse_advertised).unwrap_or_default(),
         log: values.text("log", check_log).unwrap_or_else(|| "info".to_owned()),
         gpus: values.gpus(),
+        hardware: HardwareConfig {
+            probe: values.boolean("hardware.probe").unwrap_or(true),
+            nvml: values.text("hardware.nvml", owner::parse_path),
+            sysfs: values.text("hardware.sysfs", owner::parse_path).unwrap_or_else(|| "/sys".into()),
+        },
+        yields: YieldConfig {
+            battery: values.boolean("yield.battery").unwrap_or(false),
+            gpu_busy: values.integer("yield.gpu_busy", 1..=100).and_then(|n| u8::try_from(n).ok()),
+            quiet_hours: values.list("yield.quiet_hours", 8, owner::parse_hours).unwrap_or_default(),
+        },
+        model_servers: values.list("models.servers", 8, parse_loopback).unwrap_or_default(),
+        wake: WakeConfig {
+            auto: values.boolean("wake.auto").unwrap_or(false),
+            offer: values.boolean("wake.offer").unwrap_or(true),
+        },
         sandbox: ConfinementConfig {
             uid_base: values
                 .integer("sandbox.uid_base", SANDBOX_UID)
@@ -54,6 +83,7 @@ pub(super) fn validate(found: &Found, sources: &Sources<'_>, errors: &mut Config
                 .unwrap_or(UID_BASE),
             min_level: values.text("sandbox.min_level", parse_level).unwrap_or_default(),
         },
+        blob_limit_bytes: values.text("blobs.limit", parse_blob_limit).unwrap_or(BLOB_LIMIT),
         certificate_lifetime_s: values.text("certificate_lifetime", parse_lifetime).unwrap_or(LIFETIME_S),
     };
     values.check_exposure(&config, sources);
@@ -304,6 +334,14 @@ fn parse_api(text: &str) -> Result<SocketAddr, String> {
     let bare =
         bare.strip_prefix("localhost:").map_or_else(|| bare.to_owned(), |port| format!("127.0.0.1:{port}"));
     bare.parse().map_err(|_| format!("{:?} is not ADDR:PORT, for example 127.0.0.1:9480", short(text)))
+}
+
+fn parse_loopback(text: &str) -> Result<SocketAddr, String> {
+    let address = parse_socket(text)?;
+    if !address.ip().is_loopback() || address.port() == 0 {
+        return Err(format!("{address} is not on this machine; 127.0.0.1:11434 would be"));
+    }
+    Ok(address)
 }
 
 fn parse_advertised(text: &str) -> Result<SocketAddr, String> {

@@ -9,7 +9,7 @@ mod task;
 
 use std::time::Duration;
 
-pub(crate) use interfaces::Network;
+pub(crate) use interfaces::{Network, read as interfaces};
 pub(crate) use task::{Discovery, DiscoveryParts};
 
 /// Somebody of this mesh was heard on the network.

@@ -1,15 +1,17 @@
 //! One attempt: a reservation that was granted here or on another node.
 use octomesh_protocol::{
+    card::Effect,
     id::{LeaseId, NodeId, ToolName},
+    limits,
     step::{Event, Message, Probe, RefuseReason, Reserve, Start, StatusReply},
 };
 use tokio::{sync::mpsc, time::Instant};
 use tokio_util::sync::CancellationToken;
 
-use super::{CallAsk, Dispatcher, Ended, millis};
+use super::{CallAsk, Dispatcher, Ended, millis, streams::StepStream};
 use crate::{
     app::failpoint::{self, Failpoint},
-    net::{FrameReader, FrameWriter},
+    journal::Persistence,
     router::{Candidate, ProbeResult, Refusal},
 };
 
@@ -22,8 +24,10 @@ pub(super) enum Attempt {
 /// A lease on another node and the stream it was granted on.
 pub(super) struct RemoteLease {
     pub(super) lease: LeaseId,
-    pub(super) reader: FrameReader,
-    pub(super) writer: FrameWriter,
+    pub(super) effect: Effect,
+    pub(super) stream: StepStream,
+    /// It runs already: it may repeat, was small, and there was a slot for it.
+    pub(super) begun: bool,
 }
 
 impl Attempt {
@@ -44,6 +48,7 @@ impl Dispatcher {
         longest_wait_ms: u32,
         deadline: Instant,
     ) -> Result<Attempt, (Option<RefuseReason>, Refusal)> {
+        let arguments = serde_json::to_vec(&ask.arguments).unwrap_or_default();
         let reserve = Reserve {
             key: ask.key.clone(),
             tool: ask.tool.clone(),
@@ -52,7 +57,7 @@ impl Dispatcher {
             est_ms: candidate.est_ms(),
             vram: candidate.vram,
             memory: candidate.memory,
-            argument_bytes: serde_json::to_vec(&ask.arguments).map_or(0, |b| b.len() as u64),
+            argument_bytes: arguments.len() as u64,
             deadline_ms: millis(deadline.saturating_duration_since(Instant::now())),
             epoch: self.0.parts.epoch,
             longest_wait_ms,
@@ -63,6 +68,10 @@ impl Dispatcher {
             reason: reason.to_owned(),
             detail,
         };
+        // Before the reservation: a lease that is not started lapses in seconds.
+        if let Err(detail) = self.bring_input(ask, candidate).await {
+            return Err((None, refusal("input", detail)));
+        }
         self.note_reservation(ask, candidate);
         let answer = if self.is_me(candidate.node) {
             let answer = self.0.parts.executor.reserve(reserve, self.0.parts.me.clone()).await;
@@ -70,16 +79,14 @@ impl Dispatcher {
                 .map(|answer| answer.map(|granted| (granted.state, Attempt::Local(granted.lease))))
                 .map_err(|gone| gone.to_string())
         } else {
-            let answer = self.reserve_remote(candidate.node, reserve).await;
+            // A step with rows in the journal is started when its row is there, and that has the lease.
+            let unwritten = Persistence::of(candidate.effect, &ask.key) == Persistence::None;
+            let at_once = unwritten && arguments.len() <= limits::START_IF_FREE_BYTES;
+            let answer = self.reserve_remote(candidate.node, reserve, at_once.then_some(arguments)).await;
             if answer.is_err() {
                 self.memory(|m| m.history.record_failure(candidate.node, Instant::now()));
             }
-            answer.map(|(answer, reader, writer)| {
-                answer.map(|granted| {
-                    let remote = RemoteLease { lease: granted.lease, reader, writer };
-                    (granted.state, Attempt::Remote(Box::new(remote)))
-                })
-            })
+            answer.map(|answer| answer.map(|(state, remote)| (state, Attempt::Remote(Box::new(remote)))))
         };
         let now = Instant::now();
         match answer {
@@ -128,7 +135,7 @@ impl Dispatcher {
         events: &mpsc::Sender<Event>,
     ) -> Ended {
         let executor = &self.0.parts.executor;
-        let start = Start { lease, epoch: self.0.parts.epoch, arguments };
+        let start = Start::new(lease, self.0.parts.epoch, arguments);
         let mut running = match executor.start(start, self.0.parts.me.clone(), events.clone()).await {
             Ok(running) => running,
             Err(gone) => return Ended::NotStarted(gone.to_string()),

@@ -13,19 +13,22 @@
 mod attempt;
 mod local_data;
 mod measure;
+mod payload;
 mod recover;
 mod remote;
+mod streams;
 
 use std::{
     collections::BTreeMap,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, Mutex, OnceLock, PoisonError,
         atomic::{AtomicU64, Ordering},
     },
     time::Duration,
 };
 
 use octomesh_protocol::{
+    blob::BlobRef,
     card::SandboxLevel,
     id::{CardHash, NodeId, NodeName, StepKey, ToolName},
     step::{Event, StepStatus},
@@ -39,12 +42,13 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use self::attempt::Attempt;
+use self::{attempt::Attempt, streams::Streams};
 use crate::{
     app::{
         clock::Clock,
         failpoint::{self, Failpoint},
     },
+    blob::BlobClient,
     executor::ExecutorHandle,
     journal::{JournalHandle, StartSent},
     membership::{MemberState, MeshView},
@@ -64,6 +68,8 @@ const STARTS: u32 = 4;
 const COMES_BACK: Duration = Duration::from_secs(if cfg!(test) { 3 } else { 15 });
 /// How long for one that does not answer.
 const LOST_FOR: Duration = Duration::from_secs(4);
+/// How long a machine takes from its sleep, or from being off, until its node takes steps.
+const WAKES_UP: Duration = Duration::from_secs(if cfg!(test) { 3 } else { 120 });
 const LOOK_AGAIN: Duration = Duration::from_millis(200);
 /// All candidates are asked for their data at once, in one round trip; who does not answer by then is left out.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(1);
@@ -116,6 +122,8 @@ pub(crate) struct CallDone {
     pub(crate) attempts: u32,
     /// No node could take it.
     pub(crate) no_capacity: bool,
+    /// The whole result, when `output` is only its beginning.
+    pub(crate) blob: Option<BlobRef>,
 }
 
 impl CallDone {
@@ -134,6 +142,7 @@ impl CallDone {
             decision,
             attempts,
             no_capacity: false,
+            blob: outcome.blob(),
         }
     }
 }
@@ -152,6 +161,14 @@ struct Memory {
     reservations: OwnReservations,
     /// By the hash of the arguments, which may be large.
     probes: BTreeMap<(NodeId, ToolName, [u8; 32]), (ProbeResult, Instant)>,
+    /// Large arguments that were brought to a node, by their hash.
+    inputs: BTreeMap<(NodeId, [u8; 32]), Instant>,
+}
+
+/// Wakes machines that sleep, when their owner wants that.
+pub(crate) trait Wakes: Send + Sync + 'static {
+    /// Whether it was called.
+    fn wake(&self, node: NodeId) -> bool;
 }
 
 pub(crate) struct DispatchParts {
@@ -164,6 +181,7 @@ pub(crate) struct DispatchParts {
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) metrics: NodeMetrics,
     pub(crate) epoch: u64,
+    pub(crate) blobs: BlobClient,
 }
 
 /// Places and follows steps; cheap to clone.
@@ -174,6 +192,9 @@ struct Inner {
     parts: DispatchParts,
     memory: Mutex<Memory>,
     counts: Counts,
+    streams: Streams,
+    /// Set once, when the node has one.
+    wakes: OnceLock<Arc<dyn Wakes>>,
 }
 
 /// How an attempt ended.
@@ -183,6 +204,8 @@ enum Ended {
     NotStarted(String),
     /// The node is gone or does not know; it may have run.
     Lost(String),
+    /// The node is connected and says nothing; it stands still, or its network does. Only of steps that may repeat.
+    Silent(String),
     /// The node was restarted while it ran, and is back.
     Interrupted,
 }
@@ -192,7 +215,13 @@ const INTERRUPTED: &str = "the node restarted while it ran";
 
 impl Dispatcher {
     pub(crate) fn new(parts: DispatchParts) -> Self {
-        Self(Arc::new(Inner { parts, memory: Mutex::default(), counts: Counts::default() }))
+        Self(Arc::new(Inner {
+            parts,
+            memory: Mutex::default(),
+            counts: Counts::default(),
+            streams: Streams::default(),
+            wakes: OnceLock::new(),
+        }))
     }
 
     /// Takes up what calls took before the last restart.
@@ -203,6 +232,12 @@ impl Dispatcher {
         let kept = self.0.parts.journal.estimates().await?;
         self.memory(|m| m.history.restore(kept, Instant::now()));
         Ok(())
+    }
+
+    /// From now on machines that sleep are called when nobody else has the tool.
+    pub(crate) fn wake_with(&self, wakes: Arc<dyn Wakes>) {
+        // silent-ok: the first one stays
+        let _ = self.0.wakes.set(wakes);
     }
 
     pub(crate) fn counts(&self) -> &Counts {
@@ -227,8 +262,12 @@ impl Dispatcher {
         self.resolve_data(&mut ask);
         let mut done = match self.earlier(&ask, begun, cancel, events).await {
             Some(done) => done,
-            None => self.attempts(&ask, begun, cancel, events).await,
+            None => {
+                let done = self.attempts(&ask, begun, cancel, events).await;
+                self.done_before(&ask, done).await
+            }
         };
+        self.collect(&ask, &mut done).await;
         done.elapsed_ms = millis(begun.elapsed());
         done.decision.took_ms = done.decision.ran_on.as_ref().map(|_| done.elapsed_ms);
         if let (Some(predicted), Some(took)) = (done.decision.predicted_ms, done.decision.took_ms) {
@@ -251,8 +290,9 @@ impl Dispatcher {
     }
 
     async fn store(&self, ask: &CallAsk, decision: &Decision) {
-        let (id, why) = (decision.id.to_string(), decision.to_why_json());
-        if let Err(error) = self.0.parts.journal.put_decision(&id, &ask.key, &why).await {
+        let (id, decision) = (decision.id.to_string(), decision.clone());
+        let stored = self.0.parts.journal.put_decision(id, &ask.key, move || decision.to_why_json());
+        if let Err(error) = stored.await {
             tracing::warn!(%error, step = %ask.key, "decision not stored; `why` will not know it");
         }
     }
@@ -286,6 +326,7 @@ impl Dispatcher {
                 );
             }
             let Some(candidate) = decision.chosen.clone() else {
+                back.wakes(starts, deadline, || self.wake(ask));
                 if starts < STARTS && back.is_awaited(&mut tries, |node| self.is_connected(node)) {
                     earlier = Some(decision);
                     tokio::time::sleep(LOOK_AGAIN).await;
@@ -328,13 +369,7 @@ impl Dispatcher {
                     return CallDone::of(&outcome, Some(candidate.name), decision, starts);
                 }
                 Settled::Uncertain(detail) => {
-                    let text = format!(
-                        "{} was lost while {} ran there ({detail}); whether it took effect can't be known",
-                        candidate.name, ask.tool
-                    );
-                    let mut done = failed(StepStatus::Uncertain, "uncertain", &text, decision, starts);
-                    done.node = Some(candidate.name);
-                    return done;
+                    return uncertain(ask, candidate.name, &detail, decision, starts);
                 }
                 Settled::Again { reason, detail, wait } => {
                     back.comes(candidate.node, wait);
@@ -373,7 +408,9 @@ impl Dispatcher {
         };
         self.memory(|m| match ended {
             Ended::Outcome(_) => m.reservations.ended(&ask.key, Instant::now()),
-            Ended::NotStarted(_) | Ended::Lost(_) | Ended::Interrupted => m.reservations.remove(&ask.key),
+            Ended::NotStarted(_) | Ended::Lost(_) | Ended::Silent(_) | Ended::Interrupted => {
+                m.reservations.remove(&ask.key);
+            }
         });
         ended
     }
@@ -409,7 +446,7 @@ impl Dispatcher {
                 if matches!(outcome.status, StepStatus::Ok | StepStatus::Error) {
                     self.observed(ask, candidate, outcome.elapsed_ms, now).await;
                 }
-                if let Err(error) = journal.coordinator_done(&ask.key, candidate.effect, &outcome).await {
+                if let Err(error) = journal.coordinator_told(&ask.key, candidate.effect, &outcome).await {
                     tracing::warn!(%error, step = %ask.key, "outcome not recorded");
                 }
                 failpoint::reached(Failpoint::OutcomeStored, Some(&ask.key.step));
@@ -419,9 +456,10 @@ impl Dispatcher {
                 tries.leave_out(candidate.node, lost(&detail));
                 Settled::Again { reason: FilterReason::Lost, detail, wait: COMES_BACK }
             }
-            Ended::Lost(_) | Ended::Interrupted => {
+            Ended::Lost(_) | Ended::Silent(_) | Ended::Interrupted => {
                 let (detail, wait) = match ended {
                     Ended::Lost(detail) => (detail, LOST_FOR),
+                    Ended::Silent(detail) => (detail, COMES_BACK),
                     _ => (INTERRUPTED.to_owned(), COMES_BACK),
                 };
                 self.memory(|m| m.history.record_failure(candidate.node, now));
@@ -483,10 +521,12 @@ impl Dispatcher {
             tool: ask.tool.clone(),
             card: ask.card,
             argument_bytes: arguments.len() as u64,
+            there: self.there(&arguments, begun),
             pinned: ask.pinned,
             exclude: tries.exclude().clone(),
             deadline_ms: millis(left),
         };
+        let arguments = payload::to_be_probed(ask, &arguments);
         let mut probes = self.known_probes(&ask.tool, &arguments, begun);
         let view = self.view();
         let place = |probes: &BTreeMap<NodeId, ProbeResult>| {
@@ -508,8 +548,11 @@ impl Dispatcher {
     }
 
     fn known_probes(&self, tool: &ToolName, arguments: &[u8], now: Instant) -> BTreeMap<NodeId, ProbeResult> {
-        let arguments = digest(arguments);
         self.memory(|m| {
+            if m.probes.is_empty() {
+                return BTreeMap::new();
+            }
+            let arguments = digest(arguments);
             m.probes.retain(|_, (_, at)| now.saturating_duration_since(*at) < PROBE_TTL);
             m.probes
                 .iter()
@@ -579,6 +622,22 @@ impl Dispatcher {
         done
     }
 
+    /// Calls machines that are off and have the tool, when none that is awake has it, or when one of them was asked for.
+    fn wake(&self, ask: &CallAsk) -> bool {
+        let Some(wakes) = self.0.wakes.get() else { return false };
+        let view = self.view();
+        let able = || {
+            view.members
+                .values()
+                .filter(|m| ask.pinned.is_none_or(|node| node == m.node) && m.tool(&ask.tool).is_some())
+        };
+        if able().any(|m| m.state.is_present()) {
+            return false;
+        }
+        // All of them: which one wakes, nobody can know.
+        able().filter(|m| wakes.wake(m.node)).count() > 0
+    }
+
     fn is_alone(&self) -> bool {
         let view = self.view();
         !view.members.values().any(|m| m.connected && !view.is_me(m.node))
@@ -622,15 +681,25 @@ impl Settled {
 struct Back {
     until: Instant,
     node: Option<NodeId>,
+    /// A sleeping machine is called once.
+    woken: bool,
 }
 
 impl Back {
     fn new(ask: &CallAsk, begun: Instant) -> Self {
-        Self { until: if ask.resumed { begun + COMES_BACK } else { begun }, node: None }
+        Self { until: if ask.resumed { begun + COMES_BACK } else { begun }, node: None, woken: false }
     }
 
     fn comes(&mut self, node: NodeId, wait: Duration) {
-        *self = Self { until: Instant::now() + wait, node: Some(node) };
+        *self = Self { until: Instant::now() + wait, node: Some(node), woken: self.woken };
+    }
+
+    /// One that sleeps is called at the first look, and waited for.
+    fn wakes(&mut self, starts: u32, deadline: Instant, wake: impl FnOnce() -> bool) {
+        let first = starts == 0 && self.node.is_none();
+        if first && !std::mem::replace(&mut self.woken, true) && wake() {
+            self.until = self.until.max(deadline.min(Instant::now() + WAKES_UP));
+        }
     }
 
     /// Whether to look again for a place. The node is no longer left out once it is `connected`.
@@ -653,6 +722,15 @@ fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
+fn uncertain(ask: &CallAsk, node: NodeName, detail: &str, decision: Decision, attempts: u32) -> CallDone {
+    let text = format!(
+        "{node} was lost while {} ran there ({detail}); whether it took effect can't be known",
+        ask.tool
+    );
+    let done = failed(StepStatus::Uncertain, "uncertain", &text, decision, attempts);
+    CallDone { node: Some(node), ..done }
+}
+
 fn failed(status: StepStatus, code: &str, message: &str, decision: Decision, attempts: u32) -> CallDone {
     CallDone {
         status,
@@ -663,8 +741,11 @@ fn failed(status: StepStatus, code: &str, message: &str, decision: Decision, att
         decision,
         attempts,
         no_capacity: false,
+        blob: None,
     }
 }
 
+#[cfg(test)]
+mod delivery;
 #[cfg(test)]
 mod tests;

@@ -22,9 +22,7 @@ use tokio::{sync::mpsc, time::Instant};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    COMES_BACK, CallAsk, CallDone, Dispatcher, Ended, INTERRUPTED, Tries,
-    attempt::RemoteLease,
-    failed, millis,
+    COMES_BACK, CallAsk, CallDone, Dispatcher, Ended, INTERRUPTED, Tries, failed, millis,
     remote::{REATTACH_EVERY, STOP_GRACE},
 };
 use crate::journal::{AttemptRow, AttemptState, JournalError};
@@ -83,8 +81,8 @@ impl Dispatcher {
                 (Some(outcome), format!("{place} had it when this node came back; its outcome was taken"))
             }
             Ended::NotStarted(_) => return None,
-            Ended::Lost(_) | Ended::Interrupted if row.effect.may_repeat() => return None,
-            Ended::Lost(detail) => (None, detail),
+            Ended::Lost(_) | Ended::Silent(_) | Ended::Interrupted if row.effect.may_repeat() => return None,
+            Ended::Lost(detail) | Ended::Silent(detail) => (None, detail),
             Ended::Interrupted => (None, INTERRUPTED.to_owned()),
         };
         let mut decision = self.decide(ask, self.decision_id(), &Tries::default(), ask.timeout).await;
@@ -108,6 +106,29 @@ impl Dispatcher {
         };
         decision.kept = Some(kept);
         Some(CallDone::of(&outcome, name, decision, 1))
+    }
+
+    /// A step that an earlier process knew to be done is not reported as one that no node can run: its result is out of reach, and
+    /// may be there later. Whoever resumes the run has its node asked again.
+    pub(super) async fn done_before(&self, ask: &CallAsk, done: CallDone) -> CallDone {
+        if !ask.resumed || !done.no_capacity || done.attempts > 0 {
+            return done;
+        }
+        // silent-ok: `earlier` read the same row and reported what is wrong with the journal
+        let Ok(Some(row)) = self.0.parts.journal.attempt(&ask.key).await else { return done };
+        if row.status.as_deref() != Some(<&str>::from(StepStatus::Ok)) {
+            return done;
+        }
+        let name = self.view().get(row.node).map(|m| m.name.clone());
+        let place = name.as_ref().map_or_else(|| row.node.to_string(), ToString::to_string);
+        let text = format!(
+            "{} was done on {place} before this node stopped, but its result can't be had now, and {}",
+            ask.tool,
+            done.decision.sentence()
+        );
+        let mut known = failed(StepStatus::Uncertain, "uncertain", &text, done.decision, 0);
+        known.node = name;
+        known
     }
 
     /// Asks the node until it answers or has been away too long; a step that is not over is followed to its outcome.
@@ -190,8 +211,7 @@ impl Dispatcher {
             let granted = parts.executor.reserve(reserve, parts.me.clone()).await.ok()?.ok()?;
             return Some(self.run_local(ask, granted.lease, arguments, cancel, events).await);
         }
-        let (answer, reader, writer) = self.reserve_remote(row.node, reserve).await.ok()?;
-        let remote = RemoteLease { lease: answer.ok()?.lease, reader, writer };
+        let (_, remote) = self.reserve_remote(row.node, reserve, None).await.ok()?.ok()?;
         Some(self.run_remote(ask, row.node, remote, arguments, deadline, cancel, events).await)
     }
 

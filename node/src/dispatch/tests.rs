@@ -1,5 +1,7 @@
 //! The coordinator against executors that fail in every way, over real sessions. The other nodes follow a script; what matters is
 //! how often a step was started, and what the coordinator says of it.
+mod wakes;
+
 use std::{
     sync::atomic::AtomicU32,
     time::{SystemTime, UNIX_EPOCH},
@@ -10,7 +12,7 @@ use octomesh_protocol::{
     advert::{Advert, LoadState},
     card::{Effect, Needs, Source, ToolCard},
     id::{CardHash, LeaseId, RunId, StepId, ToolSetHash},
-    step::{EventKind, Granted, Message, Outcome, StatusReply},
+    step::{EventKind, Granted, Message, Outcome, Started, StatusReply},
     trust::{Grants, Role},
 };
 use octomesh_tools::tool::DataProbe;
@@ -44,6 +46,8 @@ enum Script {
     DropsAfterDone,
     /// Grants, takes the start, and is never heard again.
     Vanishes,
+    /// Grants, takes the start, and stands still: its connection stays, and nothing comes any more.
+    Freezes,
     /// Was restarted while it ran.
     Restarted,
     /// Grants, starts, and only talks, for ever.
@@ -69,6 +73,8 @@ impl Script {
 
 struct Scripted {
     script: Script,
+    /// Nothing begins with its reservation.
+    full: bool,
     started: Arc<AtomicU32>,
     killed: CancellationToken,
 }
@@ -102,7 +108,21 @@ impl Scripted {
                 writer.send(Granted { lease: LeaseId(7), state }).await?;
                 self.step(reader, writer).await
             }
-            Message::Status(_) if self.script == Script::Vanishes => std::future::pending().await,
+            Message::StartIfFree(_) if self.script == Script::IgnoresReserve => std::future::pending().await,
+            // There was no slot for it.
+            Message::StartIfFree(_) if self.full => {
+                let state = LoadState { slots: 4, ready: true, ..LoadState::default() };
+                writer.send(Granted { lease: LeaseId(7), state }).await?;
+                self.step(reader, writer).await
+            }
+            Message::StartIfFree(_) => {
+                let state = LoadState { slots: 4, ready: true, ..LoadState::default() };
+                writer.send(Started { lease: LeaseId(7), state }).await?;
+                self.begun(reader, writer).await
+            }
+            Message::Status(_) if matches!(self.script, Script::Vanishes | Script::Freezes) => {
+                std::future::pending().await
+            }
             Message::Status(_) | Message::Cancel(_) => writer.send(self.status()).await,
             Message::Renew(_) => writer.send(StatusReply::Running).await,
             other => panic!("{other:?}"),
@@ -123,7 +143,7 @@ impl Scripted {
     async fn step(
         &self,
         mut reader: FrameReader,
-        mut writer: FrameWriter,
+        writer: FrameWriter,
     ) -> Result<(), crate::net::StreamError> {
         match self.script {
             Script::DropsBeforeStart => return Ok(()),
@@ -131,6 +151,14 @@ impl Scripted {
             _ => {}
         }
         let Message::Start(_) = reader.receive().await? else { panic!("no start") };
+        self.begun(reader, writer).await
+    }
+
+    async fn begun(
+        &self,
+        mut reader: FrameReader,
+        mut writer: FrameWriter,
+    ) -> Result<(), crate::net::StreamError> {
         if self.script.runs() {
             self.started.fetch_add(1, Ordering::SeqCst);
         }
@@ -149,6 +177,7 @@ impl Scripted {
                 let text = "x".repeat(100);
                 writer.send(Event { seq: 1, kind: EventKind::Log, text }).await?;
             },
+            Script::Freezes => std::future::pending().await,
             Script::Vanishes => {
                 self.killed.cancel();
                 std::future::pending().await
@@ -173,6 +202,12 @@ impl ToolRunner for NoTools {
         SandboxLevel::None
     }
     async fn run(&self, _: &ToolName, _: RunContext, _: Vec<u8>) -> CallReport {
+        unreachable!("there is no tool")
+    }
+    async fn keep(&self, _: NodeId, _: Vec<u8>, _: Duration) -> Result<BlobRef, String> {
+        unreachable!("there is no tool")
+    }
+    async fn input(&self, _: NodeId, _: BlobRef) -> Result<Vec<u8>, String> {
         unreachable!("there is no tool")
     }
     async fn probe(&self, _: &ToolName, _: &Caller, _: &[u8]) -> DataProbe {
@@ -220,6 +255,7 @@ fn member(peer: &Peer, name: &str, rtt_ms: u64, tool: Option<Arc<RemoteTool>>) -
         region: String::new(),
         tags: vec![],
         version: String::new(),
+        circumstances: Default::default(),
     };
     (m.advert, m.advert_at) = (Some(Arc::new(advert)), Some(Instant::now()));
     m.tools = Arc::new(tool.into_iter().map(|t| (t.card.name.clone(), t)).collect());
@@ -229,6 +265,7 @@ fn member(peer: &Peer, name: &str, rtt_ms: u64, tool: Option<Arc<RemoteTool>>) -
 /// This node without tools, `near` (cheap) with a script, `far` (dear) that works when there is one.
 struct House {
     dispatcher: Dispatcher,
+    key: StepKey,
     resumed: bool,
     near: Arc<AtomicU32>,
     far: Arc<AtomicU32>,
@@ -241,6 +278,11 @@ struct House {
 
 impl House {
     async fn new(effect: Effect, script: Script, with_far: bool) -> Self {
+        Self::with(effect, script, with_far, false).await
+    }
+
+    /// `full`: nothing begins with its reservation.
+    async fn with(effect: Effect, script: Script, with_far: bool, full: bool) -> Self {
         let (mut own, mut near, mut far) =
             (peer(2, "memory:0").await, peer(3, "memory:0").await, peer(4, "memory:0").await);
         own.connect(&mut near).await;
@@ -254,7 +296,7 @@ impl House {
         for ((peer, script), started) in [(near, script), (far, Script::Works)].into_iter().zip(&counts) {
             let killed = CancellationToken::new();
             let scripted =
-                Arc::new(Scripted { script, started: Arc::clone(started), killed: killed.clone() });
+                Arc::new(Scripted { script, full, started: Arc::clone(started), killed: killed.clone() });
             tasks.spawn(async move {
                 let mut peer = peer;
                 let steps = std::mem::replace(&mut peer.steps, StepListener::closed());
@@ -280,6 +322,11 @@ impl House {
         });
         tasks.spawn(task.run(CancellationToken::new()));
         let (view_out, view) = watch::channel(Arc::new(view));
+        let folder = tempfile::tempdir().unwrap();
+        let wall: octomesh_tools::tool::WallClock =
+            Arc::new(|| UNIX_EPOCH + Duration::from_secs(1_700_000_000));
+        let store = crate::blob::Store::open(folder.path(), 64 << 20, wall).unwrap();
+        let blob_view = view.clone();
         let dispatcher = Dispatcher::new(DispatchParts {
             me: Caller {
                 node: own.node,
@@ -296,10 +343,12 @@ impl House {
             clock: Arc::new(SystemClock),
             metrics: NodeMetrics::new("test").unwrap(),
             epoch: 1,
+            blobs: crate::blob::BlobClient { me: own.node, net: own.handle.clone(), view: blob_view, store },
         });
         let [near, far] = counts;
         Self {
             dispatcher,
+            key: key(),
             resumed: false,
             near,
             far,
@@ -322,7 +371,7 @@ impl House {
         arguments: serde_json::Map<String, Value>,
     ) -> CallDone {
         let ask = CallAsk {
-            key: key(),
+            key: self.key.clone(),
             tool: ToolName::parse("touch").unwrap(),
             card: None,
             arguments,
@@ -355,12 +404,23 @@ fn key() -> StepKey {
 const LONG: Duration = Duration::from_secs(20);
 
 /// Scripts after which nobody can know whether the step ran.
-const UNKNOWABLE: [Script; 4] = [Script::Vanishes, Script::Restarted, Script::Garbles, Script::Babbles];
+const UNKNOWABLE: [Script; 5] =
+    [Script::Vanishes, Script::Freezes, Script::Restarted, Script::Garbles, Script::Babbles];
+
+/// A single call, whose reservation may be its start as well when it is pure.
+fn call_key(n: u8) -> StepKey {
+    StepKey { run: RunId::call([n; 8]), step: StepId::parse("s001").unwrap() }
+}
 
 async fn one_case(effect: Effect, script: Script) {
+    case_with(effect, script, key()).await;
+}
+
+async fn case_with(effect: Effect, script: Script, key: StepKey) {
     // One that only talks is cut at the deadline.
     let timeout = if script == Script::Babbles { Duration::from_secs(2) } else { LONG };
-    let house = House::new(effect, script, true).await;
+    let mut house = House::new(effect, script, true).await;
+    house.key = key;
     let done = house.call(timeout, &CancellationToken::new()).await;
     let (near, far) = house.counts();
     let case = format!("{effect:?} {script:?}: {done:?}, started {near} and {far} times");
@@ -399,6 +459,8 @@ async fn one_case(effect: Effect, script: Script) {
 macro_rules! matrix {
     ($($name:ident: $script:ident),* $(,)?) => {
         mod pure { use super::*; $(#[tokio::test] async fn $name() { one_case(Effect::Pure, Script::$script).await; })* }
+        mod single { use super::*; $(#[tokio::test] async fn $name() { case_with(Effect::Pure, Script::$script, call_key(1)).await; })* }
+        mod idempotent { use super::*; $(#[tokio::test] async fn $name() { one_case(Effect::Idempotent, Script::$script).await; })* }
         mod once { use super::*; $(#[tokio::test] async fn $name() { one_case(Effect::Once, Script::$script).await; })* }
     };
 }
@@ -410,6 +472,7 @@ matrix!(
     drops_while_running: DropsWhileRunning,
     drops_after_done: DropsAfterDone,
     vanishes: Vanishes,
+    freezes: Freezes,
     restarted: Restarted,
     babbles: Babbles,
     garbles: Garbles,
@@ -417,6 +480,28 @@ matrix!(
     refuses: Refuses,
     repeats: Repeats,
 );
+
+#[tokio::test]
+async fn a_start_that_found_no_slot_is_sent_again() {
+    let mut house = House::with(Effect::Pure, Script::Works, false, true).await;
+    house.key = call_key(1);
+    let done = house.call(LONG, &CancellationToken::new()).await;
+    assert_eq!((done.status, house.counts()), (StepStatus::Ok, (1, 0)), "{done:?}");
+}
+
+/// The second call finds a stream of the first one, which has ended or has something left on it; it is asked again on another.
+#[tokio::test]
+async fn a_stream_that_was_kept_and_is_of_no_use() {
+    for script in [Script::Works, Script::Repeats] {
+        let mut house = House::new(Effect::Pure, script, false).await;
+        for n in 1..=5 {
+            house.key = call_key(n);
+            let done = house.call(LONG, &CancellationToken::new()).await;
+            assert_eq!((done.status, done.attempts), (StepStatus::Ok, 1), "{script:?} {n}: {done:?}");
+        }
+        assert_eq!(house.counts().0, 5, "{script:?}");
+    }
+}
 
 /// The largest arguments do not fit the window of a stream that nobody reads.
 #[tokio::test]
@@ -502,6 +587,25 @@ async fn a_step_of_an_earlier_process_is_taken_up_where_it_is() {
                 assert_eq!(why["ran_on"], "near", "{why}");
                 assert!(why["sentence"].as_str().unwrap().contains("near"), "{why}");
             }
+        }
+    }
+}
+
+/// Its row says that it is done, its node does not give the result, and no other can have it.
+#[tokio::test]
+async fn a_step_that_was_done_is_never_reported_as_one_that_no_node_can_run() {
+    for effect in [Effect::Pure, Effect::Idempotent, Effect::Once] {
+        for (stored, wanted) in
+            [(StepStatus::Ok, StepStatus::Uncertain), (StepStatus::Cancelled, StepStatus::Refused)]
+        {
+            let mut house = House::new(effect, Script::IgnoresReserve, false).await;
+            house.resumed = true;
+            left_behind(&house, &key(), effect, StepStatus::Ok).await;
+            house.journal.coordinator_done(&key(), effect, &outcome(stored)).await.unwrap();
+            let done = house.call(LONG, &CancellationToken::new()).await;
+            assert_eq!((done.status, house.counts()), (wanted, (0, 0)), "{effect:?} {done:?}");
+            let said = done.output["error"]["message"].as_str().unwrap();
+            assert_eq!(said.contains("was done on near"), stored == StepStatus::Ok, "{said}");
         }
     }
 }

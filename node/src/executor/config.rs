@@ -1,5 +1,8 @@
 //! What the executor is told at its start, and what is measured while it runs.
+use octomesh_protocol::advert::YieldReason;
 use tokio::time::Instant;
+
+use crate::load::gpu::Card;
 
 /// Queue places per slot: work for a few typical calls, short enough that going elsewhere is better than waiting longer.
 const QUEUE_PER_SLOT: u16 = 4;
@@ -30,23 +33,13 @@ impl ExecutorConfig {
     }
 }
 
-/// One GPU as measured or declared.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct GpuReading {
-    /// All of its memory, in bytes.
-    pub total: u64,
-    /// Free memory, in bytes, and when it was read; `None` for a declared GPU, whose free memory is its total minus all
-    /// reservations, and for one whose driver stopped answering when `declared` is false.
-    pub free: Option<(u64, Instant)>,
-    /// Whether the owner wrote it into the configuration.
-    pub declared: bool,
-}
-
 /// Memory of this machine at the last measurement.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Resources {
     /// Free main memory, in bytes, and when it was read; `None` before the first reading.
     pub memory_free: Option<(u64, Instant)>,
     /// GPUs, in the order of the advert.
-    pub gpus: Vec<GpuReading>,
+    pub gpus: Vec<Card>,
+    /// Why the machine takes nothing of other nodes for now.
+    pub yields: Option<YieldReason>,
 }

@@ -1,5 +1,12 @@
 //! How others talk to the executor.
-use std::{sync::Arc, time::Duration};
+use std::{
+    future::poll_fn,
+    panic::{AssertUnwindSafe, catch_unwind},
+    pin::Pin,
+    sync::Arc,
+    task::Poll,
+    time::Duration,
+};
 
 use octomesh_protocol::{
     advert::LoadState,
@@ -12,8 +19,11 @@ use octomesh_tools::{
 };
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 
-use super::{ports::ToolRunner, proof::Health};
-use crate::journal::{ExecutorStatus, JournalHandle};
+use super::{ports::ToolRunner, proof::Health, run};
+use crate::{
+    journal::{ExecutorStatus, JournalHandle},
+    load::CardState,
+};
 
 /// Looking for a file takes microseconds; on a network file system that hangs, for ever.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
@@ -37,6 +47,23 @@ pub(super) enum Command {
         caller: Caller,
         events: mpsc::Sender<Event>,
         outcome: oneshot::Sender<Outcome>,
+    },
+    StartIfFree {
+        request: Reserve,
+        arguments: Vec<u8>,
+        caller: Caller,
+        events: mpsc::Sender<Event>,
+        reply: oneshot::Sender<Result<Begun, Refused>>,
+    },
+    /// The end of a step that whoever asked for it has run.
+    Finished {
+        lease: LeaseId,
+        outcome: Outcome,
+    },
+    /// A step that was begun by whoever asked for it, and takes longer than a moment.
+    Adopt {
+        lease: LeaseId,
+        step: Step,
     },
     Renew {
         leases: Vec<LeaseId>,
@@ -70,6 +97,38 @@ pub(super) enum Command {
     },
 }
 
+/// A step on its way to its outcome.
+pub(super) type Step = Pin<Box<dyn Future<Output = (LeaseId, Outcome)> + Send>>;
+
+/// Answer to [`Command::StartIfFree`].
+pub(super) struct Begun {
+    pub(super) granted: Granted,
+    /// The outcome to come, if it began at once.
+    pub(super) running: Option<oneshot::Receiver<Outcome>>,
+    /// The step itself, if this is the first start: to be polled once and given back, or its outcome be told.
+    pub(super) step: Option<Step>,
+}
+
+impl Begun {
+    pub(super) const fn new(
+        granted: Granted,
+        running: Option<oneshot::Receiver<Outcome>>,
+        step: Option<Step>,
+    ) -> Self {
+        Self { granted, running, step }
+    }
+}
+
+/// What came of [`ExecutorHandle::start_if_free`].
+pub(super) enum AtOnce {
+    /// It is over already.
+    Over(Granted, Outcome),
+    /// It runs.
+    Runs(Granted, oneshot::Receiver<Outcome>),
+    /// It has a place.
+    Waits(Granted),
+}
+
 /// Talks to the executor's task. Cheap to clone.
 #[derive(Clone)]
 pub struct ExecutorHandle {
@@ -79,7 +138,7 @@ pub struct ExecutorHandle {
     /// What the last self-calls came to.
     pub(super) health: watch::Sender<Health>,
     pub(super) remaining: watch::Receiver<usize>,
-    pub(super) reserved_vram: watch::Receiver<Vec<u64>>,
+    pub(super) cards: watch::Receiver<Vec<CardState>>,
     pub(super) runner: Arc<dyn ToolRunner>,
     pub(super) journal: JournalHandle,
     pub(super) offers_tools: bool,
@@ -151,6 +210,44 @@ impl ExecutorHandle {
         let command = Command::Start { start, caller, events, outcome };
         self.commands.send(command).await.map_err(|_| ExecutorGone)?;
         Ok(receiver)
+    }
+
+    /// A reservation that is a start as well, if the step may repeat, a slot is free and nobody waits for one; else it is only the
+    /// reservation. `events` is as for [`ExecutorHandle::start`].
+    ///
+    /// # Errors
+    /// [`ExecutorGone`]; a refusal is an answer.
+    pub(super) async fn start_if_free(
+        &self,
+        request: Reserve,
+        arguments: Vec<u8>,
+        caller: Caller,
+        events: mpsc::Sender<Event>,
+    ) -> Result<Result<AtOnce, Refused>, ExecutorGone> {
+        let asked = self.ask(|reply| Command::StartIfFree { request, arguments, caller, events, reply });
+        let Begun { granted, running, step } = match asked.await? {
+            Ok(begun) => begun,
+            Err(refused) => return Ok(Err(refused)),
+        };
+        let Some(running) = running else { return Ok(Ok(AtOnce::Waits(granted))) };
+        let Some(mut step) = step else { return Ok(Ok(AtOnce::Runs(granted, running))) };
+        // A small step is over when it is looked at for the first time, and costs nobody a task then.
+        let looked = poll_fn(|cx| {
+            let looked = catch_unwind(AssertUnwindSafe(|| step.as_mut().poll(cx)));
+            Poll::Ready(looked.unwrap_or_else(|_| Poll::Ready((granted.lease, run::lost_track()))))
+        });
+        match looked.await {
+            Poll::Ready((lease, outcome)) => {
+                let finished = Command::Finished { lease, outcome: outcome.clone() };
+                self.commands.send(finished).await.map_err(|_| ExecutorGone)?;
+                Ok(Ok(AtOnce::Over(granted, outcome)))
+            }
+            Poll::Pending => {
+                let adopt = Command::Adopt { lease: granted.lease, step };
+                self.commands.send(adopt).await.map_err(|_| ExecutorGone)?;
+                Ok(Ok(AtOnce::Runs(granted, running)))
+            }
+        }
     }
 
     /// Keeps started leases of `owner` alive; unknown ones are ignored. A local caller needs none.
@@ -274,9 +371,9 @@ impl ExecutorHandle {
         self.remaining.clone()
     }
 
-    /// Reserved memory of each GPU in bytes, in the order of [`super::Resources::gpus`]: what an advert takes off a declared GPU.
+    /// GPUs with what leases hold of them, in the order of [`super::Resources::gpus`].
     #[must_use]
-    pub fn reserved_vram(&self) -> watch::Receiver<Vec<u64>> {
-        self.reserved_vram.clone()
+    pub fn cards(&self) -> watch::Receiver<Vec<CardState>> {
+        self.cards.clone()
     }
 }

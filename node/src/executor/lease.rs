@@ -12,9 +12,11 @@ mod admit;
 mod epochs;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod vram_laws;
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeMap, BTreeSet, VecDeque},
     time::Duration,
 };
 
@@ -37,6 +39,7 @@ use super::{
     results::{Ended, Results},
     vram::{self, Held},
 };
+use crate::load::{CardState, gpu::CardId};
 
 /// A granted lease lapses after this time without a start.
 const TTL: Duration = Duration::from_millis(LEASE_TTL_MS);
@@ -45,6 +48,9 @@ const LOST: Duration = Duration::from_millis(RENEW_LOST_MS);
 
 /// A step that is over its estimate is expected to run on for this share of the time that it ran already, not to end at once.
 const OVERDUE: f64 = 0.5;
+
+/// Ended leases whose GPU memory a reading may still show: more than end between two readings.
+const FREED: usize = 64;
 
 /// Why a running step is stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -155,6 +161,11 @@ impl Lease {
         u64::try_from(left.as_millis()).unwrap_or(u64::MAX)
     }
 
+    /// The card that was reserved for it.
+    pub(super) fn card(&self) -> Option<&CardId> {
+        self.held.vram.as_ref().map(|hold| &hold.card)
+    }
+
     fn has_slot(&self) -> bool {
         !self.proof && matches!(self.phase, Phase::Granted { slot: true } | Phase::Running { .. })
     }
@@ -170,6 +181,8 @@ pub(super) struct LeaseState {
     queue: FairQueue,
     epochs: Epochs,
     results: Results,
+    /// GPU memory of leases that have ended, the newest last.
+    freed: VecDeque<Held>,
     draining: bool,
     ready: bool,
     pace: Pace,
@@ -184,6 +197,7 @@ impl LeaseState {
             queue: FairQueue::default(),
             epochs: Epochs::default(),
             results: Results::default(),
+            freed: VecDeque::new(),
             draining: false,
             ready: false,
             pace: Pace::default(),
@@ -213,8 +227,14 @@ impl LeaseState {
         self.remaining() - self.taken()
     }
 
-    pub(super) fn reserved_vram(&self, gpus: usize) -> Vec<u64> {
-        (0..gpus).map(|gpu| vram::reserved_vram(gpu, self.held())).collect()
+    /// The cards with what leases hold of them.
+    pub(super) fn cards(&self, resources: &Resources) -> Vec<CardState> {
+        vram::cards(resources, || self.on_cards())
+    }
+
+    /// What leases hold, and what those held that have just ended.
+    fn on_cards(&self) -> impl Iterator<Item = &Held> {
+        self.held().chain(&self.freed)
     }
 
     fn held(&self) -> impl Iterator<Item = &Held> {
@@ -346,6 +366,15 @@ impl LeaseState {
         (StartAnswer::Accepted { first: true }, actions)
     }
 
+    /// Whether a start that comes with the reservation begins the step: it may repeat, and has a slot already. What ended has no lease
+    /// any more, and is asked for by an ordinary start.
+    pub(super) fn may_begin(&self, id: LeaseId) -> bool {
+        self.leases.get(&id).is_some_and(|lease| {
+            let slot = matches!(lease.phase, Phase::Granted { slot: true } | Phase::Running { .. });
+            slot && lease.effect.may_repeat() && !lease.stopping
+        })
+    }
+
     /// The owner is alive and still wants these.
     pub(super) fn renew(&mut self, leases: &[LeaseId], owner: NodeId, now: Instant) {
         for id in leases {
@@ -414,7 +443,7 @@ impl LeaseState {
         if let (StepStatus::Ok, Some(lease)) = (outcome.status, self.leases.get(&id).filter(|l| !l.proof)) {
             self.pace.observe(lease.est_ms, outcome.elapsed_ms, now);
         }
-        let mut actions = self.end(id, Some(outcome));
+        let mut actions = self.end(id, Some(outcome), now);
         actions.extend(self.fill_slots(now));
         actions
     }
@@ -460,17 +489,23 @@ impl LeaseState {
                 return vec![Action::Stop(id, reason)];
             }
             // A lease that was never started leaves no outcome unless somebody cancelled it.
-            Phase::Granted { .. } if reason != StopReason::Cancelled => self.end(id, None),
+            Phase::Granted { .. } if reason != StopReason::Cancelled => self.end(id, None, now),
             Phase::Granted { .. } | Phase::Queued => {
-                self.end(id, Some(reason.outcome(0, SandboxLevel::None)))
+                self.end(id, Some(reason.outcome(0, SandboxLevel::None)), now)
             }
         };
         actions.extend(self.fill_slots(now));
         actions
     }
 
-    fn end(&mut self, id: LeaseId, outcome: Option<Outcome>) -> Vec<Action> {
+    fn end(&mut self, id: LeaseId, outcome: Option<Outcome>, now: Instant) -> Vec<Action> {
         let Some(lease) = self.leases.remove(&id) else { return Vec::new() };
+        if lease.held.vram.is_some() {
+            if self.freed.len() >= FREED {
+                self.freed.pop_front();
+            }
+            self.freed.push_back(Held { ended: Some(now), ..lease.held.clone() });
+        }
         self.queue.remove(id);
         if lease.proof {
             return vec![Action::End(id, outcome)];

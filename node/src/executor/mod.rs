@@ -25,8 +25,10 @@ mod task;
 mod tests;
 mod vram;
 
+#[cfg(test)]
+pub(crate) use self::serve::serve_stream;
 pub use self::{
-    config::{ExecutorConfig, GpuReading, Resources},
+    config::{ExecutorConfig, Resources},
     handle::{ExecutorGone, ExecutorHandle},
     ports::{Absent, CallReport, RunContext, ToolRunner},
     proof::{Health, Prover, Unproven},

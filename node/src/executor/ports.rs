@@ -1,10 +1,11 @@
 //! What the executor needs of the tools.
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use octomesh_protocol::{
+    blob::BlobRef,
     card::{SandboxLevel, ToolCard},
-    id::{CardHash, StepKey, ToolName},
+    id::{CardHash, NodeId, StepKey, ToolName},
     step::StepStatus,
 };
 use octomesh_tools::tool::{Caller, DataProbe, EventSink};
@@ -35,6 +36,8 @@ pub struct RunContext {
     pub events: EventSink,
     /// The node asks itself whether it still works: no statistic counts the call.
     pub proof: bool,
+    /// Variables that tell a program which GPU was reserved for the call; empty without one.
+    pub gpu: BTreeMap<String, String>,
 }
 
 /// What a call came to.
@@ -62,6 +65,18 @@ pub trait ToolRunner: Send + Sync + 'static {
 
     /// Runs a call: loads the tool, checks the arguments, calls it. Whatever it started is gone when the future is dropped.
     async fn run(&self, tool: &ToolName, context: RunContext, arguments: Vec<u8>) -> CallReport;
+
+    /// Keeps a result that is too large for a frame, for its coordinator, as long as `lasts`. It is on the disk when this returns.
+    ///
+    /// # Errors
+    /// Why it can't be kept, for people.
+    async fn keep(&self, owner: NodeId, output: Vec<u8>, lasts: Duration) -> Result<BlobRef, String>;
+
+    /// Arguments that `owner` has brought here because they are too large for a frame.
+    ///
+    /// # Errors
+    /// That they are not here, for people.
+    async fn input(&self, owner: NodeId, blob: BlobRef) -> Result<Vec<u8>, String>;
 
     /// Whether the data that the arguments point to is here.
     async fn probe(&self, tool: &ToolName, caller: &Caller, arguments: &[u8]) -> DataProbe;

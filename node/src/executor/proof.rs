@@ -193,7 +193,7 @@ impl Prover {
         let granted = self.handle.reserve_proof(request, self.me.clone()).await?;
         let lease = granted.map_err(|r| refused(r.detail))?.lease;
         let (events, _) = mpsc::channel::<Event>(EVENTS);
-        let start = Start { lease, epoch: 0, arguments: ARGUMENTS.to_vec() };
+        let start = Start::new(lease, 0, ARGUMENTS.to_vec());
         let outcome = self.handle.start(start, self.me.clone(), events).await?;
         outcome.await.map_err(|_| Unproven::Gone(ExecutorGone))
     }

@@ -36,8 +36,10 @@ impl Results {
         self.order.push_back(key.clone());
         self.by_key.insert(key, ended);
         while self.order.len() > OUTCOMES || self.bytes > OUTPUT_BYTES {
-            let Some(oldest) = self.order.front().cloned() else { break };
-            self.remove(&oldest);
+            let Some(oldest) = self.order.pop_front() else { break };
+            if let Some(old) = self.by_key.remove(&oldest) {
+                self.bytes -= old.outcome.output.len();
+            }
         }
     }
 

@@ -7,8 +7,9 @@ use std::{
 
 use futures::FutureExt as _;
 use octomesh_protocol::{
+    blob::BlobRef,
     card::{Effect, SandboxLevel},
-    id::{LeaseId, ToolName},
+    id::{LeaseId, NodeId, StepKey, ToolName},
     limits,
     step::{Event, EventKind, Outcome, StepStatus},
 };
@@ -24,7 +25,7 @@ use super::{
 };
 use crate::{
     app::failpoint::{self, Failpoint},
-    journal::{JournalHandle, Persistence, Started},
+    journal::{JournalHandle, KEEP_STEPS_MS, Persistence, Started},
 };
 
 /// Events between the tool and the forwarder.
@@ -43,6 +44,8 @@ pub(super) struct Run {
     pub(super) tool: ToolName,
     pub(super) context: RunContext,
     pub(super) arguments: Vec<u8>,
+    /// Instead of them, what is too large for a frame.
+    pub(super) input: Option<BlobRef>,
     pub(super) listener: Listener,
     /// Set before `context.cancel` is cancelled.
     pub(super) stop: Arc<OnceLock<StopReason>>,
@@ -83,7 +86,8 @@ pub(super) async fn run(runner: Arc<dyn ToolRunner>, journal: JournalHandle, run
 }
 
 async fn call(runner: &dyn ToolRunner, run: Run) -> Outcome {
-    let Run { tool, mut context, arguments, listener, stop, .. } = run;
+    let Run { tool, mut context, mut arguments, input, listener, stop, effect, .. } = run;
+    let (owner, lasts) = (context.caller.node, kept_for(effect, &context.key));
     let (sink, mut lines) = mpsc::channel(EVENTS);
     context.events = EventSink::new(sink);
     let cancel = context.cancel.clone();
@@ -92,6 +96,12 @@ async fn call(runner: &dyn ToolRunner, run: Run) -> Outcome {
     let stopped = || stop.get().copied().unwrap_or(StopReason::Cancelled);
     if cancel.is_cancelled() {
         return stopped().outcome(0, SandboxLevel::None);
+    }
+    if let Some(blob) = input {
+        match runner.input(owner, blob).await {
+            Ok(bytes) => arguments = bytes,
+            Err(why) => return without_result(StepStatus::Refused, "input", &why, elapsed()),
+        }
     }
     let mut forward = Forward { listener, seq: 0 };
     // What a tool leaves behind when it panics is dropped with its future; nothing of ours is shared with it.
@@ -116,26 +126,55 @@ async fn call(runner: &dyn ToolRunner, run: Run) -> Outcome {
         forward.send(kind, text);
     }
     match report {
-        Some(report) => finish(report, stop.get().copied(), elapsed()),
+        Some(report) => finish(runner, report, stop.get().copied(), (owner, lasts, elapsed())).await,
         None => {
             without_result(StepStatus::Error, "panicked", "the tool crashed; this is a bug in it", elapsed())
         }
     }
 }
 
-fn finish(report: CallReport, stop: Option<StopReason>, elapsed_ms: u64) -> Outcome {
+/// How long a result that is a blob waits for its coordinator: as long as the step's row, or for what has none, longer than its
+/// coordinator looks for it.
+fn kept_for(effect: Effect, key: &StepKey) -> Duration {
+    match Persistence::of(effect, key) {
+        Persistence::None => Duration::from_secs(600),
+        Persistence::Lazy | Persistence::Durable => Duration::from_millis(KEEP_STEPS_MS.cast_unsigned()),
+    }
+}
+
+async fn finish(
+    runner: &dyn ToolRunner,
+    report: CallReport,
+    stop: Option<StopReason>,
+    (owner, lasts, elapsed_ms): (NodeId, Duration, u64),
+) -> Outcome {
     match (stop, report.status) {
         // The tool stopped because it was told to: the reason is ours, not its.
         (Some(reason), StepStatus::Cancelled | StepStatus::Timeout) => {
             reason.outcome(elapsed_ms, report.sandbox)
         }
-        _ if report.output.len() > limits::OUTPUT_BYTES => {
+        _ if report.output.len() > limits::RESULT_BYTES => {
             let text =
-                format!("the output is {} bytes, {} are allowed", report.output.len(), limits::OUTPUT_BYTES);
+                format!("the output is {} bytes, {} are allowed", report.output.len(), limits::RESULT_BYTES);
             without_result(StepStatus::Error, "too_large", &text, elapsed_ms)
+        }
+        _ if report.output.len() > limits::OUTPUT_BYTES => {
+            match runner.keep(owner, report.output, lasts).await {
+                Ok(blob) => Outcome::with_blob(report.status, blob, elapsed_ms, report.sandbox),
+                Err(why) => {
+                    let text = format!("it ran to its end, but its result can't be kept: {why}");
+                    without_result(StepStatus::Error, "result_lost", &text, elapsed_ms)
+                }
+            }
         }
         _ => Outcome::new(report.status, report.output, elapsed_ms, report.sandbox),
     }
+}
+
+/// Of a step whose task panicked.
+pub(super) fn lost_track() -> Outcome {
+    let text = "this node lost track of the step; this is a bug";
+    without_result(StepStatus::Uncertain, "uncertain", text, 0)
 }
 
 pub(super) fn without_result(status: StepStatus, code: &str, message: &str, elapsed_ms: u64) -> Outcome {

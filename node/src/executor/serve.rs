@@ -1,10 +1,13 @@
 //! Steps of other nodes: the executor's end of `/octomesh/step/1`. Who asks is the node whose certificate the session showed;
 //! what it may do is decided by the executor, for each message.
+//!
+//! A stream carries one exchange after the other. Between two of them it rests, and takes nobody's place.
+mod places;
+
 use std::{
-    collections::BTreeMap,
     convert::Infallible,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc,
         atomic::{AtomicU64, Ordering},
     },
     time::Duration,
@@ -12,13 +15,17 @@ use std::{
 
 use octomesh_protocol::{
     id::NodeId,
-    step::{Event, LEASE_TTL_MS, Message, Missing, RefuseReason, Refused, Reserve, Start, StatusReply},
+    step::{
+        Event, Granted, LEASE_TTL_MS, Message, Missing, Outcome, RefuseReason, Refused, Reserve, Start,
+        Started, StatusReply,
+    },
 };
 use octomesh_tools::tool::Caller;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
+use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
-use super::{ExecutorGone, ExecutorHandle};
+use self::places::{Place, Places};
+use super::{ExecutorGone, ExecutorHandle, handle::AtOnce};
 use crate::{
     app::supervise::Supervisor,
     membership::{Member, MeshView},
@@ -26,14 +33,12 @@ use crate::{
     trust::TrustReader,
 };
 
-/// Streams served at once; more than a node can run, and each is a task.
-const STREAMS: usize = 1024;
-/// Of these for one node: the leases of a large machine and the questions in between, never all places.
-const STREAMS_PER_NODE: usize = 256;
 /// Writing one message to a node that reads takes milliseconds; to one that does not, for ever.
 const WRITE: Duration = Duration::from_secs(10);
 /// The first message follows the opening of a stream at once.
 const FIRST_MESSAGE: Duration = Duration::from_secs(5);
+/// How long a stream may rest between two exchanges. Callers close theirs sooner, so that no question meets a stream's end.
+const REST: Duration = Duration::from_secs(60);
 /// Events of one step on their way to its coordinator; a slow one loses the newest.
 const EVENTS: usize = 64;
 /// A session may be a moment ahead of the view.
@@ -60,49 +65,8 @@ enum ServeError {
     Stranger,
     #[error("the caller was revoked")]
     Revoked,
-}
-
-/// Places of streams that are served: so many in all, and so many of one node.
-#[derive(Clone)]
-struct Places {
-    all: Arc<Semaphore>,
-    by_node: Arc<Mutex<BTreeMap<NodeId, usize>>>,
-}
-
-/// One place; dropping it gives it back.
-struct Place {
-    places: Places,
-    node: NodeId,
-    _one_of_all: OwnedSemaphorePermit,
-}
-
-impl Places {
-    fn new() -> Self {
-        Self { all: Arc::new(Semaphore::new(STREAMS)), by_node: Arc::default() }
-    }
-
-    fn take(&self, node: NodeId) -> Option<Place> {
-        let one_of_all = Arc::clone(&self.all).try_acquire_owned().ok()?;
-        let mut by_node = self.by_node.lock().unwrap_or_else(PoisonError::into_inner);
-        let taken = by_node.entry(node).or_default();
-        if *taken >= STREAMS_PER_NODE {
-            return None;
-        }
-        *taken += 1;
-        Some(Place { places: self.clone(), node, _one_of_all: one_of_all })
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        let mut by_node = self.places.by_node.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(taken) = by_node.get_mut(&self.node) {
-            *taken = taken.saturating_sub(1);
-            if *taken == 0 {
-                by_node.remove(&self.node);
-            }
-        }
-    }
+    #[error("too many streams of this node are served")]
+    Full,
 }
 
 /// What serving needs.
@@ -146,17 +110,34 @@ pub(crate) async fn serve(parts: ServeParts, stop: CancellationToken) {
             continue;
         };
         let (executor, view, trust) = (executor.clone(), view.clone(), trust.clone());
-        let started = Arc::clone(&started);
+        let (started, stop) = (Arc::clone(&started), stop.clone());
         supervisor.spawn("step stream", async move {
-            let _place = place;
             let (reader, writer) = stream.split();
             let mut serving = Serving { executor, reader, writer: Answers(writer), view, trust, started };
-            match serving.one(node).await {
+            match serving.exchanges(node, place, &stop).await {
                 // silent-ok: the exchange is over; a node that does not read its end is not waited for
                 Ok(()) => drop(tokio::time::timeout(WRITE, serving.writer.0.close()).await),
                 Err(error) => tracing::debug!(node = node.short(), %error, "step stream ended early"),
             }
         });
+    }
+}
+
+/// Serves one stream of `node` as [`serve`] does those that its listener has.
+#[cfg(test)]
+pub(crate) async fn serve_stream(
+    stream: crate::net::linked::ByteStream,
+    node: NodeId,
+    executor: ExecutorHandle,
+    view: watch::Receiver<Arc<MeshView>>,
+    trust: TrustReader,
+) {
+    let (reader, writer) = stream.split();
+    let started = Arc::default();
+    let Some(place) = Places::new().take(node) else { return };
+    let mut serving = Serving { executor, reader, writer: Answers(writer), view, trust, started };
+    if serving.exchanges(node, place, &CancellationToken::new()).await.is_ok() {
+        serving.writer.0.close().await;
     }
 }
 
@@ -186,10 +167,19 @@ struct Serving {
 struct Answers(FrameWriter);
 
 impl Answers {
+    async fn send_all(&mut self, messages: impl IntoIterator<Item = Message>) -> Result<(), ServeError> {
+        let sent = tokio::time::timeout(WRITE, self.0.send_all(messages)).await;
+        Ok(sent.map_err(|_| ServeError::Deaf)??)
+    }
+
     async fn send(&mut self, message: impl Into<Message>) -> Result<(), ServeError> {
         let sent = tokio::time::timeout(WRITE, self.0.send(message)).await;
         Ok(sent.map_err(|_| ServeError::Deaf)??)
     }
+}
+
+fn began(granted: Granted) -> Message {
+    Started { lease: granted.lease, state: granted.state }.into()
 }
 
 impl Serving {
@@ -208,11 +198,35 @@ impl Serving {
         tokio::time::timeout(CATCH_UP, knows).await.is_ok_and(|knows| knows.is_ok())
     }
 
-    async fn one(&mut self, node: NodeId) -> Result<(), ServeError> {
+    /// One exchange after the other, until the caller closes the stream or leaves it for long.
+    async fn exchanges(
+        &mut self,
+        node: NodeId,
+        mut place: Place,
+        stop: &CancellationToken,
+    ) -> Result<(), ServeError> {
+        self.member(node)?;
+        let first = tokio::time::timeout(FIRST_MESSAGE, self.reader.receive()).await;
+        let mut message = first.map_err(|_| ServeError::Silent)??;
+        loop {
+            self.one(node, message).await?;
+            let Some(resting) = place.rest() else { return Ok(()) };
+            let next = tokio::select! {
+                next = tokio::time::timeout(REST, self.reader.receive()) => next,
+                () = stop.cancelled() => return Ok(()),
+            };
+            message = match next {
+                Err(_) | Ok(Err(StreamError::Ended)) => return Ok(()),
+                Ok(next) => next?,
+            };
+            place = resting.wake().ok_or(ServeError::Full)?;
+        }
+    }
+
+    async fn one(&mut self, node: NodeId, message: Message) -> Result<(), ServeError> {
         self.member(node)?;
         let caller = caller(node, self.view.clone()).await.ok_or(ServeError::Stranger)?;
-        let first = tokio::time::timeout(FIRST_MESSAGE, self.reader.receive()).await;
-        match first.map_err(|_| ServeError::Silent)?? {
+        match message {
             Message::Probe(_) if !self.caught_up(node).await => {
                 self.writer.send(Missing { detail: CATCHING_UP.to_owned() }).await?;
             }
@@ -220,7 +234,8 @@ impl Serving {
                 Ok(have) => self.writer.send(have).await?,
                 Err(missing) => self.writer.send(missing).await?,
             },
-            Message::Reserve(reserve) => return self.step(reserve, caller).await,
+            Message::Reserve(reserve) => return self.step(reserve, None, caller).await,
+            Message::StartIfFree(ask) => return self.step(ask.reserve, Some(ask.arguments), caller).await,
             Message::Cancel(cancel) => {
                 let reply = self.executor.cancel(cancel.key, cancel.epoch, caller).await?;
                 self.writer.send(reply).await?;
@@ -230,7 +245,10 @@ impl Serving {
                 self.writer.send(reply).await?;
             }
             Message::Renew(renew) => {
-                self.executor.renew(renew.leases, node).await?;
+                // Without leases it only asks whether somebody answers here.
+                if !renew.leases.is_empty() {
+                    self.executor.renew(renew.leases, node).await?;
+                }
                 self.writer.send(StatusReply::Running).await?;
             }
             other => return Err(ServeError::Unexpected(other.name())),
@@ -238,38 +256,86 @@ impl Serving {
         Ok(())
     }
 
-    async fn step(&mut self, reserve: Reserve, caller: Caller) -> Result<(), ServeError> {
+    /// A reservation and the step that follows. With `arguments` it may begin at once.
+    async fn step(
+        &mut self,
+        reserve: Reserve,
+        arguments: Option<Vec<u8>>,
+        caller: Caller,
+    ) -> Result<(), ServeError> {
         if !self.caught_up(caller.node).await {
             let state = *self.executor.load().borrow();
             let detail = CATCHING_UP.to_owned();
             return self.writer.send(Refused { reason: RefuseReason::CatchingUp, detail, state }).await;
         }
         self.member(caller.node)?;
-        match self.executor.reserve(reserve, caller.clone()).await? {
+        let answer = match arguments {
+            None => self.executor.reserve(reserve, caller.clone()).await?,
+            Some(arguments) => {
+                let (sender, events) = mpsc::channel::<Event>(EVENTS);
+                let asked = self.executor.start_if_free(reserve, arguments, caller.clone(), sender).await?;
+                match asked {
+                    Ok(AtOnce::Over(granted, outcome)) => return self.over(granted, outcome, events).await,
+                    Ok(AtOnce::Runs(granted, running)) => {
+                        self.started.fetch_add(1, Ordering::Relaxed);
+                        self.writer.send(began(granted)).await?;
+                        return self.follow(running, events, caller).await;
+                    }
+                    Ok(AtOnce::Waits(granted)) => Ok(granted),
+                    Err(refused) => Err(refused),
+                }
+            }
+        };
+        match answer {
             Ok(granted) => self.writer.send(granted).await?,
             Err(refused) => return self.writer.send(refused).await,
         }
         let ttl = Duration::from_millis(LEASE_TTL_MS);
         match tokio::time::timeout(ttl, self.reader.receive()).await.map_err(|_| ServeError::Silent)?? {
-            Message::Start(start) => self.follow(start, caller).await,
+            Message::Start(start) => self.start(start, caller).await,
             other => Err(ServeError::Unexpected(other.name())),
         }
     }
 
+    /// All of a step that began with its reservation and is over already, in one piece.
+    async fn over(
+        &mut self,
+        granted: Granted,
+        outcome: Outcome,
+        mut events: mpsc::Receiver<Event>,
+    ) -> Result<(), ServeError> {
+        self.started.fetch_add(1, Ordering::Relaxed);
+        let said = std::iter::from_fn(|| events.try_recv().ok()).map(Message::from);
+        self.writer.send_all(std::iter::once(began(granted)).chain(said).chain([outcome.into()])).await
+    }
+
+    async fn start(&mut self, start: Start, caller: Caller) -> Result<(), ServeError> {
+        let (sender, events) = mpsc::channel::<Event>(EVENTS);
+        self.member(caller.node)?;
+        self.started.fetch_add(1, Ordering::Relaxed);
+        let running = self.executor.start(start, caller.clone(), sender).await?;
+        self.follow(running, events, caller).await
+    }
+
     /// Events out, renewals and cancels in, the outcome last. When the stream is lost the step runs on, and its coordinator
     /// asks for it.
-    async fn follow(&mut self, start: Start, caller: Caller) -> Result<(), ServeError> {
-        let (sender, mut events) = mpsc::channel::<Event>(EVENTS);
-        self.member(caller.node)?;
-        let executor = self.executor.clone();
-        self.started.fetch_add(1, Ordering::Relaxed);
-        let mut running = executor.start(start, caller.clone(), sender).await?;
+    async fn follow(
+        &mut self,
+        mut running: oneshot::Receiver<Outcome>,
+        mut events: mpsc::Receiver<Event>,
+        caller: Caller,
+    ) -> Result<(), ServeError> {
         let Self { executor, reader, writer, .. } = self;
+        // A renewal is answered: its coordinator hears that this node lives. Several at once need one answer.
+        let renewed = Notify::new();
         // On their own, so that a caller that reads slowly is still heard: its renewals keep the step alive.
         let heard = async {
             loop {
                 match reader.receive().await? {
-                    Message::Renew(renew) => executor.renew(renew.leases, caller.node).await?,
+                    Message::Renew(renew) => {
+                        executor.renew(renew.leases, caller.node).await?;
+                        renewed.notify_one();
+                    }
                     Message::Cancel(cancel) => {
                         // The outcome is the answer.
                         executor.cancel(cancel.key, cancel.epoch, caller.clone()).await?;
@@ -288,6 +354,7 @@ impl Serving {
                         }
                         return writer.send(outcome.map_err(|_| ExecutorGone)?).await;
                     }
+                    () = renewed.notified() => writer.send(StatusReply::Running).await?,
                     Some(event) = events.recv() => writer.send(event).await?,
                 }
             }

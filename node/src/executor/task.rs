@@ -6,8 +6,9 @@ use std::{
 };
 
 use octomesh_protocol::{
+    blob::BlobRef,
     id::LeaseId,
-    step::{Event, Outcome, Start, StepStatus},
+    step::{Event, Granted, Outcome, Refused, Reserve, Start},
 };
 use octomesh_tools::tool::{Caller, EventSink};
 use tokio::{
@@ -19,12 +20,12 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     ExecutorConfig, ExecutorHandle, Resources, RunContext, ToolRunner,
-    handle::{Command, PROBES},
-    lease::{Action, LeaseState, Reservation, StartAnswer, StopReason},
+    handle::{Begun, Command, PROBES, Step},
+    lease::{Action, Lease, LeaseState, Reservation, StartAnswer, StopReason},
     proof::Health,
     run::{self, Run},
 };
-use crate::journal::JournalHandle;
+use crate::{journal::JournalHandle, load::CardState};
 
 /// Commands that may wait: each is handled in microseconds, so a full queue is a burst of a whole mesh.
 const COMMANDS: usize = 256;
@@ -32,6 +33,8 @@ const COMMANDS: usize = 256;
 const WAITERS: usize = 8;
 /// Load changes by the mere passing of time as running steps come nearer to their end.
 const REFRESH: Duration = Duration::from_secs(1);
+/// Others hear of a load at least this often while it changes with every command.
+const TOLD_EVERY: Duration = Duration::from_millis(20);
 /// At the end of the node: tools have their grace, then this much for the journal.
 const STOP: Duration = Duration::from_secs(4);
 
@@ -67,22 +70,33 @@ pub fn executor(parts: ExecutorParts) -> (ExecutorHandle, ExecutorTask) {
     let health = watch::Sender::new(Health::Unproven);
     let proved = health.subscribe();
     let (remaining_out, remaining) = watch::channel(0);
-    let (vram_out, reserved_vram) = watch::channel(state.reserved_vram(resources.gpus.len()));
+    let (cards_out, cards) = watch::channel(state.cards(&resources));
     let handle = ExecutorHandle {
         commands,
         load: load.clone(),
         health,
         remaining,
-        reserved_vram,
+        cards,
         runner: Arc::clone(&parts.runner),
         journal: parts.journal.clone(),
         offers_tools: parts.config.offers_tools,
         probes: Arc::new(Semaphore::new(PROBES)),
     };
-    let out = Published { load, remaining: remaining_out, vram: vram_out };
+    let out = Published { load, remaining: remaining_out, cards: cards_out };
     let steps = JoinSet::new();
     let (started, lease_of) = (BTreeMap::new(), HashMap::new());
-    let task = ExecutorTask { state, parts, inbox, proved, started, steps, lease_of, out };
+    let task = ExecutorTask {
+        state,
+        parts,
+        inbox,
+        proved,
+        started,
+        steps,
+        lease_of,
+        out,
+        told: Instant::now(),
+        handed_out: false,
+    };
     (handle, task)
 }
 
@@ -92,6 +106,7 @@ struct StartedStep {
     since: Instant,
     /// Taken when the step begins to run.
     arguments: Vec<u8>,
+    input: Option<BlobRef>,
     listener: watch::Sender<Option<mpsc::Sender<Event>>>,
     waiters: Vec<oneshot::Sender<Outcome>>,
     cancel: CancellationToken,
@@ -101,7 +116,7 @@ struct StartedStep {
 struct Published {
     load: watch::Sender<octomesh_protocol::advert::LoadState>,
     remaining: watch::Sender<usize>,
-    vram: watch::Sender<Vec<u64>>,
+    cards: watch::Sender<Vec<CardState>>,
 }
 
 /// The executor's task.
@@ -115,6 +130,10 @@ pub struct ExecutorTask {
     /// Lease of each running task, for one that ends without saying which it was.
     lease_of: HashMap<Id, LeaseId>,
     out: Published,
+    /// When others were last told of the load.
+    told: Instant,
+    /// Whether a step was just given to whoever asked for it.
+    handed_out: bool,
 }
 
 impl std::fmt::Debug for ExecutorTask {
@@ -138,7 +157,13 @@ impl ExecutorTask {
                 command = self.inbox.recv() => match command {
                     #[cfg(any(test, feature = "testing"))]
                     Some(Command::Hold { until }) => drop(until.await),
-                    Some(command) => self.handle(command),
+                    Some(command) => {
+                        self.handle(command);
+                        // Its end, or the step itself, comes back at once, and others are told of the load then.
+                        if std::mem::take(&mut self.handed_out) && self.told.elapsed() < TOLD_EVERY {
+                            continue;
+                        }
+                    }
                     None => break,
                 },
                 () = sleep_until(wake) => {
@@ -159,11 +184,12 @@ impl ExecutorTask {
     }
 
     fn publish(&mut self) {
+        self.told = Instant::now();
         self.state.set_ready(self.proved.borrow().is_ready());
         let resources = self.parts.resources.borrow();
         set(&self.out.load, self.state.load(&resources, Instant::now()));
         set(&self.out.remaining, self.state.remaining());
-        set(&self.out.vram, self.state.reserved_vram(resources.gpus.len()));
+        set(&self.out.cards, self.state.cards(&resources));
     }
 
     fn handle(&mut self, command: Command) {
@@ -172,13 +198,34 @@ impl ExecutorTask {
         // silent-ok, for all replies below: whoever asked has gone away, and the state is right without them
         match command {
             Command::Reserve { request, caller, proof, reply } => {
-                let card = self.parts.runner.card(&request.tool);
-                let sandbox = self.parts.runner.sandbox();
-                let lease = self.new_lease();
-                let ask = Reservation { request, caller, card, sandbox, lease, proof };
-                let answer = self.state.reserve(ask, &self.parts.resources.borrow(), now);
-                let _ = reply.send(answer);
+                let _ = reply.send(self.reserve(request, caller, proof, now));
             }
+            Command::StartIfFree { request, arguments, caller, events, reply } => {
+                let epoch = request.epoch;
+                let answer = self.reserve(request, caller.clone(), false, now).map(|granted| {
+                    let lease = granted.lease;
+                    if !self.state.may_begin(lease) {
+                        return Begun::new(granted, None, None);
+                    }
+                    let (outcome, running) = oneshot::channel();
+                    let start = Start::new(lease, epoch, arguments);
+                    let mut actions = self.take_start(start, caller, events, outcome, now);
+                    let first = actions.iter().position(|action| *action == Action::Run(lease));
+                    let step = first.and_then(|place| {
+                        actions.remove(place);
+                        self.prepare(lease)
+                    });
+                    self.perform(actions);
+                    self.handed_out = step.is_some();
+                    Begun::new(granted, Some(running), step)
+                });
+                // Nobody was there to take it.
+                if let Err(Ok(Begun { granted, step: Some(step), .. })) = reply.send(answer) {
+                    self.adopt(granted.lease, step);
+                }
+            }
+            Command::Finished { lease, outcome } => self.finished(lease, outcome),
+            Command::Adopt { lease, step } => self.adopt(lease, step),
             Command::Start { start, caller, events, outcome } => {
                 self.start(start, caller, events, outcome, now)
             }
@@ -207,6 +254,20 @@ impl ExecutorTask {
         }
     }
 
+    fn reserve(
+        &mut self,
+        request: Reserve,
+        caller: Caller,
+        proof: bool,
+        now: Instant,
+    ) -> Result<Granted, Refused> {
+        let card = self.parts.runner.card(&request.tool);
+        let sandbox = self.parts.runner.sandbox();
+        let lease = self.new_lease();
+        let ask = Reservation { request, caller, card, sandbox, lease, proof };
+        self.state.reserve(ask, &self.parts.resources.borrow(), now)
+    }
+
     fn new_lease(&mut self) -> LeaseId {
         loop {
             let lease = LeaseId((self.parts.random)());
@@ -224,6 +285,19 @@ impl ExecutorTask {
         outcome: oneshot::Sender<Outcome>,
         now: Instant,
     ) {
+        let actions = self.take_start(start, caller, events, outcome, now);
+        self.perform(actions);
+    }
+
+    /// Notes the start; what is to be done for it is left to the caller.
+    fn take_start(
+        &mut self,
+        start: Start,
+        caller: Caller,
+        events: mpsc::Sender<Event>,
+        outcome: oneshot::Sender<Outcome>,
+        now: Instant,
+    ) -> Vec<Action> {
         let lease = start.lease;
         let (answer, actions) = self.state.start(lease, start.epoch, caller.node, now);
         match answer {
@@ -236,6 +310,7 @@ impl ExecutorTask {
                     since: Instant::now(),
                     caller,
                     arguments: start.arguments,
+                    input: start.input,
                     listener: watch::Sender::new(Some(events)),
                     waiters: vec![outcome],
                     cancel: CancellationToken::new(),
@@ -254,7 +329,7 @@ impl ExecutorTask {
                 }
             }
         }
-        self.perform(actions);
+        actions
     }
 
     fn perform(&mut self, actions: Vec<Action>) {
@@ -274,8 +349,22 @@ impl ExecutorTask {
     }
 
     fn begin(&mut self, lease: LeaseId) {
+        if let Some(step) = self.prepare(lease) {
+            self.adopt(lease, step);
+        }
+    }
+
+    /// Has the step run in a task of its own.
+    fn adopt(&mut self, lease: LeaseId, step: Step) {
+        let task = self.steps.spawn(step);
+        self.lease_of.insert(task.id(), lease);
+    }
+
+    /// The step from its beginning to its outcome.
+    fn prepare(&mut self, lease: LeaseId) -> Option<Step> {
+        let gpu = self.state.lease(lease).map(|place| self.environment_of(place)).unwrap_or_default();
         let (Some(place), Some(step)) = (self.state.lease(lease), self.started.get_mut(&lease)) else {
-            return;
+            return None;
         };
         if let Some(waited) = self.parts.queue_wait.as_ref().filter(|_| !place.proof) {
             waited.observe(step.since.elapsed().as_secs_f64());
@@ -287,6 +376,7 @@ impl ExecutorTask {
             deadline: place.deadline,
             events: EventSink::none(),
             proof: place.proof,
+            gpu,
         };
         let run = Run {
             lease,
@@ -295,12 +385,20 @@ impl ExecutorTask {
             tool: place.tool.clone(),
             context,
             arguments: std::mem::take(&mut step.arguments),
+            input: step.input,
             listener: step.listener.subscribe(),
             stop: Arc::clone(&step.stop),
         };
         let runner = Arc::clone(&self.parts.runner);
-        let task = self.steps.spawn(run::run(runner, self.parts.journal.clone(), run));
-        self.lease_of.insert(task.id(), lease);
+        Some(Box::pin(run::run(runner, self.parts.journal.clone(), run)))
+    }
+
+    /// Tells a program which card is its own.
+    fn environment_of(&self, place: &Lease) -> BTreeMap<String, String> {
+        let resources = self.parts.resources.borrow();
+        let cards = resources.gpus.iter().enumerate();
+        let own = place.card().and_then(|own| cards.clone().find(|(_, card)| card.id == *own));
+        own.map(|(index, card)| card.environment(index)).unwrap_or_default()
     }
 
     fn end(&mut self, lease: LeaseId, outcome: Option<Outcome>) {
@@ -323,10 +421,13 @@ impl ExecutorTask {
             Err(error) => {
                 let Some(lease) = self.lease_of.remove(&error.id()) else { return };
                 tracing::error!(%lease, %error, "a step ended without an outcome");
-                let text = "this node lost track of the step; this is a bug";
-                (lease, run::without_result(StepStatus::Uncertain, "uncertain", text, 0))
+                (lease, run::lost_track())
             }
         };
+        self.finished(lease, outcome);
+    }
+
+    fn finished(&mut self, lease: LeaseId, outcome: Outcome) {
         let actions = self.state.finished(lease, outcome, Instant::now());
         self.perform(actions);
     }

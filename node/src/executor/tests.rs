@@ -10,8 +10,9 @@ use std::{
 
 use async_trait::async_trait;
 use octomesh_protocol::{
+    blob::BlobRef,
     card::{Effect, Needs, SandboxLevel, Source, ToolCard},
-    id::{CardHash, LeaseId, NodeId, NodeName, RunId, StepId, StepKey, ToolName},
+    id::{BlobHash, CardHash, LeaseId, NodeId, NodeName, RunId, StepId, StepKey, ToolName},
     limits,
     step::{
         Event, EventKind, Granted, Have, LEASE_TTL_MS, Outcome, Probe, RENEW_LOST_MS, RefuseReason, Reserve,
@@ -38,6 +39,7 @@ pub(super) struct Script {
     stopped: AtomicU32,
     /// `echo` does not come back.
     pub(super) stuck: AtomicBool,
+    kept: AtomicU32,
 }
 
 #[derive(Debug)]
@@ -99,6 +101,17 @@ impl ToolRunner for Script {
         SandboxLevel::Rlimits
     }
 
+    async fn keep(&self, _: NodeId, output: Vec<u8>, _: Duration) -> Result<BlobRef, String> {
+        use sha2::Digest as _;
+        self.kept.fetch_add(1, Ordering::SeqCst);
+        let hash = BlobHash::from_bytes(sha2::Sha256::digest(&output).into());
+        Ok(BlobRef { hash, bytes: output.len() as u64 })
+    }
+
+    async fn input(&self, _: NodeId, blob: BlobRef) -> Result<Vec<u8>, String> {
+        Err(format!("{} is not here", blob.hash))
+    }
+
     async fn run(&self, tool: &ToolName, context: RunContext, arguments: Vec<u8>) -> CallReport {
         *self.runs.lock().unwrap().entry(tool.to_string()).or_default() += 1;
         let report = |status, output: &[u8]| CallReport {
@@ -135,7 +148,8 @@ impl ToolRunner for Script {
                 report(StepStatus::Cancelled, b"{}")
             }
             "deaf" => std::future::pending().await,
-            "huge" => report(StepStatus::Ok, &vec![b'1'; limits::OUTPUT_BYTES + 1]),
+            "huge" => report(StepStatus::Ok, &vec![b'1'; limits::RESULT_BYTES + 1]),
+            "large" => report(StepStatus::Ok, &vec![b'1'; limits::OUTPUT_BYTES + 1]),
             "panic" => panic!("the tool of the test panics"),
             other => panic!("no script for {other}"),
         }
@@ -209,7 +223,7 @@ impl House {
 
     async fn start(&self, lease: LeaseId, who: u8) -> (oneshot::Receiver<Outcome>, mpsc::Receiver<Event>) {
         let (sender, events) = mpsc::channel(64);
-        let start = Start { lease, epoch: 1, arguments: b"{}".to_vec() };
+        let start = Start::new(lease, 1, b"{}".to_vec());
         (self.handle.start(start, caller(who), sender).await.unwrap(), events)
     }
 
@@ -395,6 +409,21 @@ async fn a_crash_or_a_flood_of_a_tool_is_an_error_of_the_step() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_large_result_is_a_blob_also_in_the_journal() {
+    let house = House::new(1);
+    for (n, tool) in [(1, "large"), (2, "large_once")] {
+        let outcome = house.begin(tool, n, 0).await.await.unwrap();
+        let blob = outcome.blob().unwrap();
+        assert_eq!((outcome.status, blob.bytes), (StepStatus::Ok, limits::OUTPUT_BYTES as u64 + 1));
+        assert!(outcome.is_intact() && outcome.output.is_empty());
+        if n == 2 {
+            let known = house.journal.executor_status(&key(n), None).await.unwrap();
+            assert_eq!(known, crate::journal::ExecutorStatus::Done(outcome));
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn drain() {
     let house = House::new(2);
     let running = house.begin("wait_once", 1, 1).await;
@@ -420,6 +449,58 @@ async fn a_once_step_never_runs_again_after_a_restart() {
     assert_eq!(second.status(1, 2).await, StatusReply::Unseen);
     assert_eq!(second.begin("echo_once", 1, 1).await.await.unwrap(), done);
     assert_eq!(second.script.runs("echo_once"), 0);
+}
+
+/// One tool of each effect.
+const OF_EACH_EFFECT: [&str; 3] = ["echo", "echo_idem", "echo_once"];
+
+#[tokio::test(start_paused = true)]
+async fn a_duplicate_start_runs_nothing_of_any_effect() {
+    let house = House::new(2);
+    for (n, tool) in (1..).zip(OF_EACH_EFFECT) {
+        let lease = house.reserve(tool, n, 1).await.unwrap().lease;
+        let (first, _events) = house.start(lease, 1).await;
+        // One that overtakes the first's outcome, and one long after it.
+        let (second, _events) = house.start(lease, 1).await;
+        let outcome = first.await.unwrap();
+        assert_eq!(second.await.unwrap(), outcome, "{tool}");
+        tokio::time::sleep(Duration::from_millis(3 * LEASE_TTL_MS)).await;
+        let (late, _events) = house.start(lease, 1).await;
+        assert_eq!((late.await.unwrap(), house.script.runs(tool)), (outcome, 1), "{tool}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_start_of_an_older_epoch_runs_nothing_of_any_effect() {
+    for tool in OF_EACH_EFFECT {
+        let house = House::new(2);
+        let lease = house.reserve(tool, 1, 1).await.unwrap().lease;
+        // The coordinator was restarted, takes the step up, and the start of its earlier life arrives first.
+        let request = Reserve {
+            key: key(1),
+            tool: ToolName::parse(tool).unwrap(),
+            card: CardHash::from_bytes([5; 32]),
+            effect: Effect::Pure,
+            est_ms: 10,
+            vram: 0,
+            memory: 0,
+            argument_bytes: 2,
+            deadline_ms: 20_000,
+            epoch: 2,
+            longest_wait_ms: u32::MAX,
+        };
+        let again = house.handle.reserve(request, caller(1)).await.unwrap().unwrap();
+        assert_eq!(again.lease, lease, "{tool}");
+        let (old, _events) = house.start(lease, 1).await;
+        let old = old.await.unwrap();
+        assert_eq!(old.status, StepStatus::Refused, "{tool}");
+        assert!(text(&old).contains("fenced"), "{}", text(&old));
+        assert_eq!(house.script.runs(tool), 0, "{tool}");
+        let (events, _said) = mpsc::channel(64);
+        let start = Start::new(lease, 2, b"{}".to_vec());
+        let outcome = house.handle.start(start, caller(1), events).await.unwrap().await.unwrap();
+        assert_eq!((outcome.status, house.script.runs(tool)), (StepStatus::Ok, 1), "{tool}");
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -4,7 +4,7 @@ use octomesh_protocol::{
     id::{LeaseId, NodeId, RunId, StepId, StepKey, ToolName},
     step::{Outcome, StepStatus},
 };
-use rusqlite::{OptionalExtension, Row, params, types::Type};
+use rusqlite::{Connection, OptionalExtension, Row, params, types::Type};
 use serde::Serialize;
 
 use super::{JournalError, JournalHandle, Persistence};
@@ -108,6 +108,22 @@ const COLUMNS: &str =
 /// Attempts given at once: more than the steps of any run.
 const LISTED: u32 = 10_000;
 
+fn ended(
+    c: &Connection,
+    key: &StepKey,
+    status: StepStatus,
+    elapsed_ms: u64,
+    now: i64,
+) -> rusqlite::Result<()> {
+    let status: &'static str = status.into();
+    c.prepare_cached(
+        "UPDATE attempts SET state = 'done', status = ?3, elapsed_ms = ?4, done_at = ?5 \
+         WHERE run_id = ?1 AND step_id = ?2",
+    )?
+    .execute(params![key.run.as_str(), key.step.as_str(), status, elapsed_ms.cast_signed(), now])
+    .map(drop)
+}
+
 impl JournalHandle {
     /// Start is about to be sent. For `once` the row is on the disk when this returns, and Start must not be sent when it
     /// fails; for others it is written without waiting, or not at all ([`Persistence`]).
@@ -119,9 +135,11 @@ impl JournalHandle {
         let persistence = Persistence::of(start.effect, &start.key);
         self.write_as(persistence, move |c| {
             let effect: &'static str = start.effect.into();
-            c.execute(
+            c.prepare_cached(
                 "INSERT OR REPLACE INTO attempts (run_id, step_id, tool, node, lease, epoch, effect, state, sent_at) \
                  VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, 'start_sent', ?8)",
+            )?
+            .execute(
                 params![
                     start.key.run.as_str(),
                     start.key.step.as_str(),
@@ -136,6 +154,25 @@ impl JournalHandle {
             .map(drop)
         })
         .await
+    }
+
+    /// The attempt has an outcome of its executor, which keeps it for days: nobody waits for this row. Without it the executor is asked.
+    ///
+    /// # Errors
+    /// [`JournalError::Closed`].
+    pub async fn coordinator_told(
+        &self,
+        key: &StepKey,
+        effect: Effect,
+        outcome: &Outcome,
+    ) -> Result<(), JournalError> {
+        if Persistence::of(effect, key) == Persistence::None {
+            return Ok(());
+        }
+        let (key, now) = (key.clone(), self.now());
+        let (status, elapsed_ms) = (outcome.status, outcome.elapsed_ms);
+        // With the start of the next step, perhaps, so that that one does not stand behind a commit of this.
+        self.write_idle(move |c| ended(c, &key, status, elapsed_ms, now)).await
     }
 
     /// The attempt has an outcome. Does nothing for an attempt that was not written.
@@ -163,17 +200,8 @@ impl JournalHandle {
         elapsed_ms: u64,
     ) -> Result<(), JournalError> {
         let persistence = Persistence::of(effect, key);
-        let (key, now, elapsed) = (key.clone(), self.now(), elapsed_ms.cast_signed());
-        let status: &'static str = status.into();
-        self.write_as(persistence, move |c| {
-            c.execute(
-                "UPDATE attempts SET state = 'done', status = ?3, elapsed_ms = ?4, done_at = ?5 \
-                 WHERE run_id = ?1 AND step_id = ?2",
-                params![key.run.as_str(), key.step.as_str(), status, elapsed, now],
-            )
-            .map(drop)
-        })
-        .await
+        let (key, now) = (key.clone(), self.now());
+        self.write_as(persistence, move |c| ended(c, &key, status, elapsed_ms, now)).await
     }
 
     /// All attempts of a run, in order.

@@ -7,18 +7,22 @@ use super::{JournalError, JournalHandle};
 
 impl JournalHandle {
     /// Keeps a decision; one with the same id is replaced. Nobody waits for the disk: a decision explains, it does not decide
-    /// what may run again.
+    /// what may run again. Its JSON is made where it is written, and not on the way of the call.
     ///
     /// # Errors
     /// [`JournalError::Closed`].
-    pub async fn put_decision(&self, id: &str, key: &StepKey, json: &Value) -> Result<(), JournalError> {
-        let (id, run, step) = (id.to_owned(), key.run.to_string(), key.step.to_string());
-        let (json, now) = (json.to_string(), self.now());
-        self.write_later(move |c| {
-            c.execute(
+    pub async fn put_decision(
+        &self,
+        id: String,
+        key: &StepKey,
+        json: impl FnOnce() -> Value + Send + 'static,
+    ) -> Result<(), JournalError> {
+        let (key, now) = (key.clone(), self.now());
+        self.write_idle(move |c| {
+            c.prepare_cached(
                 "INSERT OR REPLACE INTO decisions (id, run_id, step_id, made_at, json) VALUES (?1, ?2, ?3, ?4, ?5)",
-                params![id, run, step, now, json],
-            )
+            )?
+            .execute(params![id, key.run.as_str(), key.step.as_str(), now, json().to_string()])
             .map(drop)
         })
         .await

@@ -52,7 +52,7 @@ impl JournalHandle {
     /// [`JournalError::Closed`].
     pub async fn put_estimate(&self, kept: KeptEstimate) -> Result<(), JournalError> {
         let now = self.now();
-        self.write_later(move |c| {
+        self.write_idle(move |c| {
             c.prepare_cached(
                 "INSERT OR REPLACE INTO estimates \
                  (node, tool, size_bucket, log_ms, miss, prior_miss, observations, at) \

@@ -1,7 +1,8 @@
 //! The executor's side of a step: that it began, and how it ended. Rows belong to the node that asked for the step.
 use octomesh_protocol::{
+    blob::BlobRef,
     card::{Effect, SandboxLevel},
-    id::{NodeId, StepKey},
+    id::{BlobHash, NodeId, StepKey},
     step::{Outcome, StepStatus},
 };
 use rusqlite::{Connection, OptionalExtension, Row, params};
@@ -39,7 +40,7 @@ fn status_from(text: &str) -> Option<StepStatus> {
     [Ok, Error, Uncertain, Cancelled, Timeout, Refused].into_iter().find(|s| <&'static str>::from(s) == text)
 }
 
-const COLUMNS: &str = "state, status, output, elapsed_ms, sandbox";
+const COLUMNS: &str = "state, status, output, elapsed_ms, sandbox, digest, blob_bytes";
 
 fn row(r: &Row<'_>) -> rusqlite::Result<ExecutorStatus> {
     let state: String = r.get(0)?;
@@ -48,12 +49,17 @@ fn row(r: &Row<'_>) -> rusqlite::Result<ExecutorStatus> {
         "interrupted" => ExecutorStatus::Interrupted,
         "done" => {
             let (status, sandbox): (String, String) = (r.get(1)?, r.get(4)?);
-            ExecutorStatus::Done(Outcome::new(
-                status_from(&status).ok_or_else(|| wrong(1, "not the status of a step"))?,
-                r.get(2)?,
-                r.get::<_, i64>(3)?.cast_unsigned(),
-                SandboxLevel::parse(&sandbox).ok_or_else(|| wrong(4, "not a sandbox level"))?,
-            ))
+            let status = status_from(&status).ok_or_else(|| wrong(1, "not the status of a step"))?;
+            let elapsed_ms = r.get::<_, i64>(3)?.cast_unsigned();
+            let sandbox = SandboxLevel::parse(&sandbox).ok_or_else(|| wrong(4, "not a sandbox level"))?;
+            // What is a blob lies in the blob store.
+            ExecutorStatus::Done(match r.get::<_, i64>(6)?.cast_unsigned() {
+                0 => Outcome::new(status, r.get(2)?, elapsed_ms, sandbox),
+                bytes => {
+                    let blob = BlobRef { hash: BlobHash::from_bytes(r.get(5)?), bytes };
+                    Outcome::with_blob(status, blob, elapsed_ms, sandbox)
+                }
+            })
         }
         _ => return Err(wrong(0, "not the state of a step")),
     })
@@ -64,7 +70,8 @@ fn find(c: &Connection, key: &StepKey, owner: Option<NodeId>) -> rusqlite::Resul
         "SELECT {COLUMNS} FROM executed WHERE run_id = ?1 AND step_id = ?2 AND (?3 IS NULL OR owner = ?3) LIMIT 1"
     );
     let owner = owner.map(|o| o.as_bytes().to_vec());
-    let found = c.query_row(&sql, params![key.run.as_str(), key.step.as_str(), owner], row).optional()?;
+    let mut statement = c.prepare_cached(&sql)?;
+    let found = statement.query_row(params![key.run.as_str(), key.step.as_str(), owner], row).optional()?;
     Ok(found.unwrap_or(ExecutorStatus::Unseen))
 }
 
@@ -88,11 +95,18 @@ fn start(
         ExecutorStatus::Interrupted => Started::Fresh,
     };
     let effect: &'static str = effect.into();
-    c.execute(
+    c.prepare_cached(
         "INSERT OR REPLACE INTO executed (owner, run_id, step_id, epoch, effect, state, started_at) \
          VALUES (?1, ?2, ?3, ?4, ?5, 'started', ?6)",
-        params![owner.as_bytes(), key.run.as_str(), key.step.as_str(), epoch.cast_signed(), effect, now],
-    )?;
+    )?
+    .execute(params![
+        owner.as_bytes(),
+        key.run.as_str(),
+        key.step.as_str(),
+        epoch.cast_signed(),
+        effect,
+        now
+    ])?;
     Ok(answer)
 }
 
@@ -138,9 +152,12 @@ impl JournalHandle {
         let (key, outcome, now) = (key.clone(), outcome.clone(), self.now());
         self.write_as(persistence, move |c| {
             let status: &'static str = outcome.status.into();
-            c.execute(
+            c.prepare_cached(
                 "UPDATE executed SET state = 'done', status = ?4, output = ?5, elapsed_ms = ?6, sandbox = ?7, \
-                 done_at = ?8 WHERE owner = ?1 AND run_id = ?2 AND step_id = ?3 AND state = 'started'",
+                 done_at = ?8, digest = ?9, blob_bytes = ?10 WHERE owner = ?1 AND run_id = ?2 AND step_id = ?3 AND \
+                 state = 'started'",
+            )?
+            .execute(
                 params![
                     owner.as_bytes(),
                     key.run.as_str(),
@@ -149,7 +166,9 @@ impl JournalHandle {
                     outcome.output,
                     outcome.elapsed_ms.cast_signed(),
                     outcome.sandbox.as_str(),
-                    now
+                    now,
+                    outcome.blob().map(|b| *b.hash.as_bytes()),
+                    outcome.blob_bytes.cast_signed(),
                 ],
             )
             .map(drop)

@@ -8,6 +8,8 @@
 //! A method that promises durability returns after the commit. WAL and `synchronous = FULL`: a commit that returned is on the
 //! disk, also after a power cut.
 mod coordinator;
+#[cfg(test)]
+mod cut;
 mod decisions;
 mod estimates;
 mod executor;
@@ -140,6 +142,9 @@ pub struct JournalHandle {
     backend: Arc<Backend>,
     wall: WallClock,
     probed: Arc<Mutex<Option<Probed>>>,
+    /// At which write its process is to end.
+    #[cfg(test)]
+    cut: cut::Cut,
 }
 
 impl fmt::Debug for JournalHandle {
@@ -159,7 +164,7 @@ impl JournalHandle {
         let writer = schema::open(path, unix_ms(&wall))?;
         let reader = schema::open_reader(path)?;
         let worker = Worker::start(path, writer, reader, metrics)?;
-        Ok(Self { backend: Arc::new(Backend::Threads(worker)), wall, probed: Arc::default() })
+        Ok(Self::of(Backend::Threads(worker), wall))
     }
 
     /// A journal that lives and dies with its handles, without threads.
@@ -168,7 +173,17 @@ impl JournalHandle {
     /// [`JournalError::Sql`] when SQLite itself fails.
     pub fn open_in_memory(wall: WallClock) -> Result<Self, JournalError> {
         let connection = schema::open_in_memory(unix_ms(&wall))?;
-        Ok(Self { backend: Arc::new(Backend::Inline(Mutex::new(connection))), wall, probed: Arc::default() })
+        Ok(Self::of(Backend::Inline(Mutex::new(connection)), wall))
+    }
+
+    fn of(backend: Backend, wall: WallClock) -> Self {
+        Self {
+            backend: Arc::new(backend),
+            wall,
+            probed: Arc::default(),
+            #[cfg(test)]
+            cut: cut::Cut::default(),
+        }
     }
 
     /// Waits until everything written before is on the disk.
@@ -265,7 +280,7 @@ impl JournalHandle {
     ) -> Result<T, JournalError> {
         let (reply, answer) = oneshot::channel();
         match &*self.backend {
-            Backend::Inline(connection) => return inline(connection, job),
+            Backend::Inline(connection) => return self.write_inline(connection, job),
             Backend::Threads(worker) => worker.write(worker::job(job, Some(reply))).await?,
         }
         answer.await.map_err(|_| JournalError::Closed)?
@@ -278,9 +293,33 @@ impl JournalHandle {
         job: impl FnOnce(&Connection) -> rusqlite::Result<()> + Send + 'static,
     ) -> Result<(), JournalError> {
         match &*self.backend {
-            Backend::Inline(connection) => inline(connection, job),
+            Backend::Inline(connection) => self.write_inline(connection, job),
             Backend::Threads(worker) => worker.write(worker::job(job, None)).await,
         }
+    }
+
+    /// As [`Self::write_later`], for rows that explain and decide nothing: they wait a little for others to share a commit with.
+    async fn write_idle(
+        &self,
+        job: impl FnOnce(&Connection) -> rusqlite::Result<()> + Send + 'static,
+    ) -> Result<(), JournalError> {
+        match &*self.backend {
+            Backend::Inline(connection) => self.write_inline(connection, job),
+            Backend::Threads(worker) => worker.write(worker::job(job, None).idle()).await,
+        }
+    }
+
+    fn write_inline<T>(
+        &self,
+        connection: &Mutex<Connection>,
+        job: impl FnOnce(&Connection) -> rusqlite::Result<T>,
+    ) -> Result<T, JournalError> {
+        #[cfg(test)]
+        self.cut.before();
+        let written = inline(connection, job);
+        #[cfg(test)]
+        self.cut.after();
+        written
     }
 
     async fn write_as(

@@ -32,7 +32,7 @@ CREATE INDEX IF NOT EXISTS attempts_by_age ON attempts (sent_at);
 CREATE TABLE IF NOT EXISTS executed (
     owner BLOB NOT NULL, run_id TEXT NOT NULL, step_id TEXT NOT NULL, epoch INTEGER NOT NULL, effect TEXT NOT NULL,
     state TEXT NOT NULL, started_at INTEGER NOT NULL, done_at INTEGER, status TEXT, output BLOB, elapsed_ms INTEGER,
-    sandbox TEXT,
+    sandbox TEXT, digest BLOB, blob_bytes INTEGER NOT NULL DEFAULT 0,
     PRIMARY KEY (owner, run_id, step_id)
 ) STRICT;
 CREATE INDEX IF NOT EXISTS executed_by_step ON executed (run_id, step_id);
@@ -90,7 +90,7 @@ fn check(connection: &Connection) -> rusqlite::Result<()> {
     Err(rusqlite::Error::SqliteFailure(code, Some(verdict)))
 }
 
-fn prepare(connection: &Connection, now: i64) -> rusqlite::Result<()> {
+pub(super) fn prepare(connection: &Connection, now: i64) -> rusqlite::Result<()> {
     connection.execute_batch("BEGIN IMMEDIATE")?;
     connection.execute_batch(TABLES)?;
     add_columns(connection)?;
@@ -104,11 +104,16 @@ fn prepare(connection: &Connection, now: i64) -> rusqlite::Result<()> {
 
 /// Columns that a file of an earlier version lacks. That version reads and writes the file all the same.
 fn add_columns(connection: &Connection) -> rusqlite::Result<()> {
-    for (name, kind) in [("request", "TEXT"), ("resumes", "INTEGER NOT NULL DEFAULT 0")] {
-        let sql = "SELECT count(*) FROM pragma_table_info('runs') WHERE name = ?1";
-        let there: i64 = connection.query_row(sql, [name], |r| r.get(0))?;
+    for (table, name, kind) in [
+        ("runs", "request", "TEXT"),
+        ("runs", "resumes", "INTEGER NOT NULL DEFAULT 0"),
+        ("executed", "digest", "BLOB"),
+        ("executed", "blob_bytes", "INTEGER NOT NULL DEFAULT 0"),
+    ] {
+        let sql = "SELECT count(*) FROM pragma_table_info(?1) WHERE name = ?2";
+        let there: i64 = connection.query_row(sql, [table, name], |r| r.get(0))?;
         if there == 0 {
-            connection.execute_batch(&format!("ALTER TABLE runs ADD COLUMN {name} {kind}"))?;
+            connection.execute_batch(&format!("ALTER TABLE {table} ADD COLUMN {name} {kind}"))?;
         }
     }
     Ok(())

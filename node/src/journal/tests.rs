@@ -234,7 +234,7 @@ async fn decisions_by_id_step_and_call() {
     let disk = Disk::new();
     let journal = disk.open();
     let put = async |id: &str, key: &StepKey, n: u32| {
-        journal.put_decision(id, key, &json!({"n": n})).await.unwrap();
+        journal.put_decision(id.to_owned(), key, move || json!({"n": n})).await.unwrap();
         disk.wall.pass(1);
     };
     put("dec-0000000000000001", &key("s001"), 1).await;
@@ -269,7 +269,7 @@ async fn old_rows_go() {
     journal.executor_done(&key("s001"), Effect::Once, node(1), &outcome()).await.unwrap();
     journal.executor_started(&key("s002"), 1, Effect::Once, node(1)).await.unwrap();
     journal.coordinator_start_sent(sent(key("s001"), Effect::Once)).await.unwrap();
-    journal.put_decision("dec-0000000000000001", &key("s001"), &json!({})).await.unwrap();
+    journal.put_decision("dec-0000000000000001".to_owned(), &key("s001"), || json!({})).await.unwrap();
     journal.run_started(&key("s001").run, "q", &Value::Null).await.unwrap();
     disk.wall.pass(7 * DAY_MS - 1000);
     journal.prune().await.unwrap();

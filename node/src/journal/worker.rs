@@ -1,5 +1,9 @@
 //! The two threads behind a journal file. SQLite blocks, and an fsync takes milliseconds: neither belongs on a runtime thread.
-use std::{path::Path, thread};
+use std::{
+    path::Path,
+    thread::{self, Thread},
+    time::Duration,
+};
 
 use rusqlite::Connection;
 use tokio::{
@@ -17,10 +21,18 @@ const QUERIES: usize = 256;
 /// Writes that share one commit.
 const GROUP: usize = 64;
 
+/// How long rows that decide nothing may wait for others, to share their commit.
+const LINGER: Duration = Duration::from_millis(10);
+
 /// Tells the waiting caller; called after the commit with its result.
 type Reply = Box<dyn FnOnce(Result<(), JournalError>) + Send>;
-/// One write; runs inside the transaction.
-pub(super) type Job = Box<dyn FnOnce(&Connection) -> Done + Send>;
+/// One write.
+pub(super) struct Job {
+    /// Runs inside the transaction.
+    run: Box<dyn FnOnce(&Connection) -> Done + Send>,
+    /// Whether it may wait for others.
+    idle: bool,
+}
 /// One query.
 pub(super) type Query = Box<dyn FnOnce(&Connection) + Send>;
 
@@ -35,7 +47,7 @@ pub(super) fn job<T: Send + 'static>(
     run: impl FnOnce(&Connection) -> rusqlite::Result<T> + Send + 'static,
     reply: Option<oneshot::Sender<Result<T, JournalError>>>,
 ) -> Job {
-    Box::new(move |connection| {
+    let run = move |connection: &Connection| {
         let result = run(connection).map_err(JournalError::from);
         Done {
             failed: result.is_err(),
@@ -48,11 +60,20 @@ pub(super) fn job<T: Send + 'static>(
                 (None, Ok(_)) => {}
             }),
         }
-    })
+    };
+    Job { run: Box::new(run), idle: false }
+}
+
+impl Job {
+    /// It explains and decides nothing: it may wait a little for others.
+    pub(super) fn idle(self) -> Self {
+        Self { idle: true, ..self }
+    }
 }
 
 #[derive(Debug)]
 pub(super) struct Worker {
+    writer: Thread,
     writes: mpsc::Sender<Job>,
     queries: mpsc::Sender<Query>,
 }
@@ -70,19 +91,27 @@ impl Worker {
             path: path.display().to_string(),
             reason: error.to_string(),
         };
-        thread::Builder::new()
+        let writer = thread::Builder::new()
             .name("journal-write".into())
             .spawn(move || write_loop(&writer, jobs, metrics.as_ref()))
-            .map_err(failed)?;
+            .map_err(failed)?
+            .thread()
+            .clone();
         thread::Builder::new()
             .name("journal-read".into())
             .spawn(move || read_loop(&reader, questions))
             .map_err(failed)?;
-        Ok(Self { writes, queries })
+        Ok(Self { writer, writes, queries })
     }
 
     pub(super) async fn write(&self, job: Job) -> Result<(), JournalError> {
-        self.writes.send(job).await.map_err(|_| JournalError::Closed)
+        let idle = job.idle;
+        self.writes.send(job).await.map_err(|_| JournalError::Closed)?;
+        if !idle {
+            // It may be lingering.
+            self.writer.unpark();
+        }
+        Ok(())
     }
 
     pub(super) async fn read(&self, query: Query) -> Result<(), JournalError> {
@@ -93,10 +122,10 @@ impl Worker {
 fn write_loop(connection: &Connection, mut jobs: mpsc::Receiver<Job>, metrics: Option<&JournalMetrics>) {
     while let Some(first) = jobs.blocking_recv() {
         let mut group = vec![first];
-        while group.len() < GROUP
-            && let Ok(next) = jobs.try_recv()
-        {
-            group.push(next);
+        gather(&mut group, &mut jobs);
+        if group.len() < GROUP && group.iter().all(|job| job.idle) {
+            thread::park_timeout(LINGER);
+            gather(&mut group, &mut jobs);
         }
         let begun = Instant::now();
         let (replies, committed) = commit(connection, group);
@@ -110,6 +139,15 @@ fn write_loop(connection: &Connection, mut jobs: mpsc::Receiver<Job>, metrics: O
     }
 }
 
+/// Takes what waits.
+fn gather(group: &mut Vec<Job>, jobs: &mut mpsc::Receiver<Job>) {
+    while group.len() < GROUP
+        && let Ok(next) = jobs.try_recv()
+    {
+        group.push(next);
+    }
+}
+
 /// Runs a group in one transaction. A write that fails is undone alone, by its savepoint; the others stay.
 fn commit(connection: &Connection, group: Vec<Job>) -> (Vec<Reply>, Result<(), JournalError>) {
     let begun = connection.execute_batch("BEGIN IMMEDIATE");
@@ -117,7 +155,7 @@ fn commit(connection: &Connection, group: Vec<Job>) -> (Vec<Reply>, Result<(), J
     let mut undone = Ok(());
     for job in group {
         let saved = connection.execute_batch("SAVEPOINT job");
-        let done = job(connection);
+        let done = (job.run)(connection);
         let end = if done.failed { "ROLLBACK TO job; RELEASE job" } else { "RELEASE job" };
         undone = undone.and(saved).and_then(|()| connection.execute_batch(end));
         replies.push(done.reply);

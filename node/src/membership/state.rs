@@ -56,7 +56,7 @@ const DIAL_TAKES: Duration = Duration::from_secs(6);
 /// A manifest or card fetch that brought nothing is tried again after this long.
 const FETCH_RETRY: Duration = Duration::from_secs(3);
 /// How often the members and adverts are compared with one peer.
-const SYNC_EVERY: Duration = Duration::from_secs(60);
+const SYNC_EVERY: Duration = Duration::from_secs(30);
 
 use octomesh_protocol::session::SUITE;
 

@@ -117,6 +117,7 @@ fn advert(byte: u8, incarnation: u64, seq: u64, tools: &Manifest) -> Advert {
         region: String::new(),
         tags: vec![],
         version: String::new(),
+        circumstances: Default::default(),
     }
 }
 

@@ -39,7 +39,7 @@ use super::{
 use crate::{
     app::{clock::Clock, events::NodeEvent},
     discovery::Hint,
-    load::Hardware,
+    load::{Hardware, Outline},
     metrics::NodeMetrics,
     net::{self, NetEvent, NetHandle},
     trust::{Trust, TrustHandle},
@@ -48,7 +48,8 @@ use crate::{
 const TICK: Duration = Duration::from_millis(500);
 /// A name server that does not answer is asked again later.
 const RESOLVE: Duration = Duration::from_secs(5);
-/// An advert without news: a second for each member, so that in a mesh of any size each node passes on about one a second.
+/// An advert without news: five quarters of a second for each member, so that in a mesh of any size each node passes on less than one a
+/// second.
 const ADVERT_EVERY: std::ops::RangeInclusive<u64> = 10..=90;
 /// Other programs asked for their protocols at once: each follows a failed dial, and those are rare for one address.
 const VERSIONS_ASKED: usize = 4;
@@ -129,6 +130,8 @@ struct Task {
     listening: Vec<String>,
     seq: u64,
     told: LoadState,
+    /// Of the hardware, what is told at once.
+    told_outline: Outline,
     told_at: Option<Instant>,
     /// Address books that were to be written, and the newest that was.
     persists: u64,
@@ -159,6 +162,7 @@ impl Membership {
             listening,
             seq: 0,
             told: LoadState::default(),
+            told_outline: Outline::default(),
             told_at: None,
             persists: 0,
             persisted: Arc::default(),
@@ -517,12 +521,15 @@ impl Task {
         // What a driver says of its memory is believed for a minute only.
         let measured = self.state.own_advert().is_some_and(|a| a.gpus.iter().any(|gpu| !gpu.declared));
         let (least, most) = ADVERT_EVERY.into_inner();
-        Duration::from_secs(if measured { least } else { members.clamp(least, most) })
+        Duration::from_secs(if measured { least } else { (members.saturating_mul(5) / 4).clamp(least, most) })
     }
 
     fn load_changed(&mut self) {
         let load = *self.facts.load.borrow();
-        let at_once = load.draining != self.told.draining || load.ready != self.told.ready;
+        let outline = self.facts.hardware.outline();
+        let at_once = load.draining != self.told.draining
+            || load.ready != self.told.ready
+            || outline != self.told_outline;
         let (now, before) = (f64::from(load.work_ms), f64::from(self.told.work_ms));
         let much = (now - before).abs() > 0.5 * before.max(1.0) || load.running != self.told.running;
         let gap = self.told_at.is_none_or(|at| at.elapsed() >= ADVERT_GAP);
@@ -537,6 +544,7 @@ impl Task {
                 Ok(bytes) => {
                     if self.facts.net.publish(bytes) {
                         self.told = advert.load;
+                        self.told_outline = self.facts.hardware.outline();
                         self.told_at = Some(Instant::now());
                     }
                 }
@@ -565,13 +573,14 @@ impl Task {
             load,
             memory_total: self.facts.hardware.memory_total(),
             gpus: self.facts.hardware.gpus(),
-            models: Vec::new(),
+            models: self.facts.hardware.models(),
             tool_set,
             speed_percent: 100,
             sandbox: self.facts.sandbox.level(),
             region: self.facts.region.clone(),
             tags: self.facts.tags.clone(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
+            circumstances: self.facts.hardware.circumstances(),
         };
         advert.truncate();
         Some(advert)

@@ -21,6 +21,7 @@ use super::{
 };
 
 pub(super) const STEP_PROTOCOL: StreamProtocol = StreamProtocol::new("/octomesh/step/1");
+pub(super) const BLOB_PROTOCOL: StreamProtocol = StreamProtocol::new("/octomesh/blob/1");
 pub(super) const SWIM_PROTOCOL: StreamProtocol = StreamProtocol::new("/octomesh/swim/1");
 const CARDS_PROTOCOL: StreamProtocol = StreamProtocol::new("/octomesh/cards/1");
 const SYNC_PROTOCOL: StreamProtocol = StreamProtocol::new("/octomesh/sync/1");
@@ -57,12 +58,14 @@ pub(super) struct Behaviour {
     pub(super) cards: request_response::Behaviour<CardsCodec>,
     pub(super) sync: request_response::Behaviour<SyncCodec>,
     pub(super) ping: ping::Behaviour,
-    /// Opens step streams and membership streams.
+    /// Opens streams of steps, of blobs and of membership.
     pub(super) step: Outbound,
     /// Takes those of others.
     pub(super) inbound: Inbound,
     /// And membership streams.
     pub(super) swim: Inbound,
+    /// And streams of blobs.
+    pub(super) blob: Inbound,
     /// Carries circuits of others.
     pub(super) carrier: relay::Behaviour,
     /// Goes over circuits of others; absent where the transport has none.
@@ -74,6 +77,7 @@ pub(super) struct Parts {
     pub(super) outbound: Outbound,
     pub(super) inbound: Inbound,
     pub(super) swim: Inbound,
+    pub(super) blob: Inbound,
     pub(super) gate: Gate,
     pub(super) circuits: Option<relay::client::Behaviour>,
     /// Whether circuits of others are carried.
@@ -84,7 +88,7 @@ impl Behaviour {
     /// # Errors
     /// A sentence from gossipsub when its configuration contradicts itself: a bug of ours.
     pub(super) fn new(keypair: &Keypair, parts: Parts) -> Result<Self, String> {
-        let Parts { outbound, inbound, swim, gate, circuits, relay } = parts;
+        let Parts { outbound, inbound, swim, blob, gate, circuits, relay } = parts;
         let exchange = request_response::Config::default()
             .with_request_timeout(EXCHANGE_TIMEOUT)
             .with_max_concurrent_streams(EXCHANGES);
@@ -111,6 +115,7 @@ impl Behaviour {
             step: outbound,
             inbound,
             swim,
+            blob,
             carrier: circuit::carrier(PeerId::from(keypair.public()), relay),
             circuits: circuits.into(),
         })

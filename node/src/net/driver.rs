@@ -26,7 +26,10 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     address,
-    behaviour::{ADVERT_TOPIC, Behaviour, BehaviourEvent, Parts, STEP_PROTOCOL, SWIM_PROTOCOL},
+    behaviour::{
+        ADVERT_TOPIC, BLOB_PROTOCOL, Behaviour, BehaviourEvent, Parts, STEP_PROTOCOL, SWIM_PROTOCOL,
+    },
+    blob::BlobListener,
     circuit,
     doorkeeper::Book,
     event::{NetEvent, Path, SessionReport},
@@ -99,6 +102,7 @@ pub(crate) struct Network {
     pub(crate) handle: NetHandle,
     pub(crate) events: mpsc::Receiver<NetEvent>,
     pub(crate) steps: StepListener,
+    pub(crate) blobs: BlobListener,
     pub(crate) swim: SwimLink,
     pub(crate) swim_traffic: SwimTraffic,
     pub(crate) listening: Listening,
@@ -124,8 +128,9 @@ pub(crate) async fn start(config: NetConfig) -> Result<Network, StartError> {
     let keypair = Keypair::ed25519_from_bytes(*config.seed).map_err(|e| StartError::Setup(e.to_string()))?;
     let local = PeerId::from(keypair.public());
     let open = Open::default();
-    let outbound = Outbound::new(STEP_PROTOCOL, open.clone());
+    let outbound = Outbound::new(&[STEP_PROTOCOL, BLOB_PROTOCOL], open.clone());
     let (inbound, steps) = Inbound::new(STEP_PROTOCOL, Some(open.clone()));
+    let (blob_inbound, blobs) = Inbound::new(BLOB_PROTOCOL, Some(open.clone()));
     let (swim_inbound, swim_streams) = Inbound::new(SWIM_PROTOCOL, None);
     let gate = Gate::new();
     let (occupants, known) = watch::channel(Arc::default());
@@ -140,7 +145,15 @@ pub(crate) async fn start(config: NetConfig) -> Result<Network, StartError> {
     let (transport, doorkeeper, circuits) =
         transport::build(config.transport, security, plain, door, Handle::current(), local);
     doorkeeper.start(&config.tasks).await.map_err(|e| StartError::Setup(format!("doorkeeper: {e}")))?;
-    let parts = Parts { outbound, inbound, swim: swim_inbound, gate, circuits, relay: config.relay };
+    let parts = Parts {
+        outbound,
+        inbound,
+        swim: swim_inbound,
+        blob: blob_inbound,
+        gate,
+        circuits,
+        relay: config.relay,
+    };
     let behaviour = Behaviour::new(&keypair, parts).map_err(StartError::Setup)?;
     let mut swarm = Swarm::new(
         transport,
@@ -186,9 +199,16 @@ pub(crate) async fn start(config: NetConfig) -> Result<Network, StartError> {
         circuits: Circuits::new(open),
     };
     Ok(Network {
-        handle: NetHandle { commands, control, refusals: refused },
+        handle: NetHandle {
+            commands,
+            control,
+            refusals: refused,
+            #[cfg(test)]
+            links: None,
+        },
         events,
         steps: StepListener(steps),
+        blobs: BlobListener(blobs),
         swim,
         swim_traffic,
         listening,

@@ -1,7 +1,7 @@
 //! The handle that every room above holds.
 use std::{sync::Arc, time::Duration};
 
-use libp2p::PeerId;
+use libp2p::{PeerId, StreamProtocol};
 use octomesh_protocol::{
     advert::{CardsReply, CardsRequest},
     id::NodeId,
@@ -9,7 +9,11 @@ use octomesh_protocol::{
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::{
-    behaviour::STEP_PROTOCOL, event::SessionReport, outbound::Opener, refusal::RefusalReport,
+    behaviour::{BLOB_PROTOCOL, STEP_PROTOCOL},
+    blob::BlobStream,
+    event::SessionReport,
+    outbound::{Carried, Opener, Route},
+    refusal::RefusalReport,
     stream::ByteStream,
 };
 
@@ -89,6 +93,9 @@ pub(crate) struct NetHandle {
     pub(super) commands: mpsc::Sender<NetCommand>,
     pub(super) control: Opener,
     pub(super) refusals: watch::Receiver<Arc<Vec<RefusalReport>>>,
+    /// Where streams go in place of sessions.
+    #[cfg(test)]
+    pub(super) links: Option<super::linked::Links>,
 }
 
 impl NetHandle {
@@ -156,13 +163,39 @@ impl NetHandle {
         answer.await.map_err(|_| NetError::Stopped)
     }
 
+    /// The connection that a stream to a node is opened on now; a stream on another one is better given up. `None` without a session.
+    pub(crate) fn route(&self, node: NodeId) -> Option<Route> {
+        self.control.route(peer_id(node)?)
+    }
+
     /// Opens a step stream to a connected node.
     pub(crate) async fn open_step(&self, node: NodeId) -> Result<ByteStream, NetError> {
+        self.open_routed(node).await.map(|(stream, _)| stream)
+    }
+
+    /// Opens a step stream, and says on which connection.
+    pub(crate) async fn open_routed(&self, node: NodeId) -> Result<(ByteStream, Option<Route>), NetError> {
+        #[cfg(test)]
+        if let Some(links) = &self.links {
+            let opened = tokio::time::timeout(OPEN_TIMEOUT, links(node)).await;
+            return opened.unwrap_or(Err(NetError::OpenTimeout)).map(|stream| (stream, None));
+        }
+        let stream = self.open(node, STEP_PROTOCOL).await?;
+        let route = stream.route();
+        Ok((ByteStream::new(stream), route))
+    }
+
+    /// Opens a stream for one blob to a connected node.
+    pub(crate) async fn open_blob(&self, node: NodeId) -> Result<BlobStream, NetError> {
+        self.open(node, BLOB_PROTOCOL).await.map(BlobStream::new)
+    }
+
+    async fn open(&self, node: NodeId, protocol: StreamProtocol) -> Result<Carried, NetError> {
         let peer = peer_id(node).ok_or(NetError::Unknown)?;
-        match tokio::time::timeout(OPEN_TIMEOUT, self.control.open(peer, STEP_PROTOCOL)).await {
+        match tokio::time::timeout(OPEN_TIMEOUT, self.control.open(peer, protocol)).await {
             Err(_) => Err(NetError::OpenTimeout),
             Ok(Err(error)) => Err(NetError::Open(error.to_string())),
-            Ok(Ok(stream)) => Ok(ByteStream::new(stream)),
+            Ok(Ok(stream)) => Ok(stream),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Streams that other nodes open, for steps and for membership. They wait in one bounded queue: a burst of a hundred calls is ordinary here, and a
+//! Streams that other nodes open, for steps, for blobs and for membership. They wait in one bounded queue: a burst of a hundred calls is ordinary here, and a
 //! stream that were dropped for want of a reader would look to its caller like a lost node.
 use std::{
     convert::Infallible,
@@ -29,7 +29,7 @@ const WAITING: usize = 1024;
 pub(super) struct Inbound {
     protocol: StreamProtocol,
     streams: mpsc::Sender<(PeerId, Carried)>,
-    /// Where they are counted, if they carry steps.
+    /// Where they are counted, if they carry steps or blobs.
     open: Option<Open>,
 }
 

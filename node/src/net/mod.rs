@@ -6,6 +6,7 @@ mod address;
 mod behaviour;
 #[cfg(feature = "bench-sessions")]
 pub(crate) mod bench;
+mod blob;
 mod circuit;
 mod codec;
 mod doorkeeper;
@@ -15,6 +16,8 @@ mod handle;
 mod handover;
 mod inbound;
 pub(crate) mod join;
+#[cfg(test)]
+pub(crate) mod linked;
 mod measure;
 mod outbound;
 #[cfg(feature = "testing")]
@@ -31,9 +34,11 @@ mod transport;
 pub(crate) mod version;
 mod zone;
 
+pub(crate) use blob::{BlobListener, BlobStream};
 pub(crate) use driver::{NetConfig, Network, OPENED_QUEUE, StartError, check_free, start};
 pub(crate) use event::{NetEvent, Path, SessionReport};
 pub(crate) use handle::{NetError, NetHandle};
+pub(crate) use outbound::Route;
 pub(crate) use refusal::RefusalReport;
 pub(crate) use stream::{FrameReader, FrameWriter, StepListener, StreamError};
 pub(crate) use swim::{SwimLink, SwimTraffic};

@@ -1,4 +1,4 @@
-//! Streams that this node opens, for steps and for membership. Of several connections to a node a new stream takes the best one: a direct
+//! Streams that this node opens, for steps, for blobs and for membership. Of several connections to a node a new stream takes the best one: a direct
 //! one before one over a relay, an older one before a younger one.
 use std::{
     collections::HashMap,
@@ -26,7 +26,7 @@ use super::circuit;
 /// Streams asked for on one connection that its handler has not come to yet: a burst of calls to one node.
 const WAITING: usize = 256;
 
-/// How many streams of steps are open on each connection.
+/// How many streams of steps and blobs are open on each connection.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Open(Arc<Mutex<HashMap<ConnectionId, usize>>>);
 
@@ -66,16 +66,23 @@ impl Drop for Counted {
     }
 }
 
-/// A stream, counted while it is open if it carries steps.
+/// A stream, counted while it is open if it carries a step or a blob.
 #[derive(Debug)]
 pub(super) struct Carried {
     stream: Stream,
-    _counted: Option<Counted>,
+    counted: Option<Counted>,
 }
 
 impl Carried {
     pub(super) fn new(stream: Stream, counted: Option<Counted>) -> Self {
-        Self { stream, _counted: counted }
+        Self { stream, counted }
+    }
+}
+
+impl Carried {
+    /// The connection that it is on; known of streams of steps.
+    pub(super) fn route(&self) -> Option<Route> {
+        self.counted.as_ref().map(|counted| Route(counted.connection))
     }
 }
 
@@ -117,6 +124,10 @@ pub(super) enum OpenError {
     Busy,
 }
 
+/// The connection that a stream is on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Route(ConnectionId);
+
 type Answer = oneshot::Sender<Result<Carried, OpenError>>;
 
 /// A connection on which streams can be opened. Orders go to its handler, and not by way of the driver, which may be busy.
@@ -133,8 +144,8 @@ type Ways = HashMap<PeerId, Vec<Way>>;
 #[derive(Clone)]
 pub(crate) struct Opener {
     ways: Arc<Mutex<Ways>>,
-    /// Streams of this kind are counted in `open`.
-    counted: StreamProtocol,
+    /// Streams of these kinds are counted in `open`.
+    counted: Arc<[StreamProtocol]>,
     open: Open,
 }
 
@@ -150,11 +161,15 @@ impl Opener {
         opened.await.unwrap_or(Err(OpenError::Refused))
     }
 
+    /// Where a new stream would be.
+    pub(super) fn route(&self, peer: PeerId) -> Option<Route> {
+        self.ways().get(&peer).and_then(|ways| best(ways)).map(|way| Route(way.connection))
+    }
+
     fn order(&self, peer: PeerId, protocol: StreamProtocol, answer: Answer) -> Result<(), OpenError> {
         let ways = self.ways();
-        let open = ways.get(&peer).into_iter().flatten().filter(|way| !way.orders.is_closed());
-        let best = open.min_by_key(|way| (way.relayed, way.connection)).ok_or(OpenError::NotConnected)?;
-        let counted = (protocol == self.counted).then(|| self.open.enter(best.connection));
+        let best = ways.get(&peer).and_then(|ways| best(ways)).ok_or(OpenError::NotConnected)?;
+        let counted = self.counted.contains(&protocol).then(|| self.open.enter(best.connection));
         best.orders.try_send(Order { protocol, answer, counted }).map_err(|e| match e {
             mpsc::error::TrySendError::Full(_) => OpenError::Busy,
             mpsc::error::TrySendError::Closed(_) => OpenError::Refused,
@@ -181,13 +196,18 @@ impl Opener {
     }
 }
 
+fn best(ways: &[Way]) -> Option<&Way> {
+    let open = ways.iter().filter(|way| !way.orders.is_closed());
+    open.min_by_key(|way| (way.relayed, way.connection))
+}
+
 /// Opens the streams.
 pub(super) struct Outbound(Opener);
 
 impl Outbound {
-    /// Streams of the kind `counted` are counted in `open`.
-    pub(super) fn new(counted: StreamProtocol, open: Open) -> Self {
-        Self(Opener { ways: Arc::default(), counted, open })
+    /// Streams of the kinds `counted` are counted in `open`.
+    pub(super) fn new(counted: &[StreamProtocol], open: Open) -> Self {
+        Self(Opener { ways: Arc::default(), counted: counted.into(), open })
     }
 
     pub(super) fn opener(&self) -> Opener {

@@ -1,6 +1,6 @@
 //! Frames over a byte stream, for the step protocol. Reading is cancel-safe: a frame that was read by half stays in the
 //! reader.
-use std::pin::Pin;
+use std::{pin::Pin, task::Poll};
 
 use futures::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, io::ReadHalf, io::WriteHalf};
 use libp2p::PeerId;
@@ -15,7 +15,7 @@ use tokio::sync::mpsc;
 use super::outbound::Carried;
 
 /// Bytes asked of the stream at once.
-const CHUNK: usize = 16 * 1024;
+const CHUNK: usize = 4 * 1024;
 
 /// Why a step stream is of no use any more. None of these says anything about the step itself.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr)]
@@ -33,7 +33,7 @@ pub(crate) enum StreamError {
     Frame(#[from] FrameError),
 }
 
-trait Duplex: AsyncRead + AsyncWrite + Send {}
+pub(super) trait Duplex: AsyncRead + AsyncWrite + Send {}
 impl<T: AsyncRead + AsyncWrite + Send> Duplex for T {}
 
 /// A stream between two nodes, whatever carries it.
@@ -64,13 +64,34 @@ impl FrameReader {
             if let Some(message) = self.take()? {
                 return Ok(message);
             }
-            let mut chunk = [0; CHUNK];
-            let read = self.io.read(&mut chunk).await?;
-            match chunk.get(..read) {
-                Some(bytes) if !bytes.is_empty() => self.buffer.extend_from_slice(bytes),
-                _ => return Err(StreamError::Ended),
+            // On the heap, and straight into the buffer: futures are moved about, and a chunk inside of them with them.
+            let (io, buffer) = (&mut self.io, &mut self.buffer);
+            let read = futures::future::poll_fn(|cx| {
+                let held = buffer.len();
+                buffer.resize(held + CHUNK, 0);
+                let room = buffer.get_mut(held..).unwrap_or_default();
+                let polled = Pin::new(&mut *io).poll_read(cx, room);
+                let read = match &polled {
+                    Poll::Ready(Ok(read)) => (*read).min(CHUNK),
+                    Poll::Ready(Err(_)) | Poll::Pending => 0,
+                };
+                buffer.truncate(held + read);
+                polled
+            });
+            if read.await? == 0 {
+                return Err(StreamError::Ended);
             }
         }
+    }
+
+    /// The next message if it came with the last one.
+    pub(crate) fn buffered(&mut self) -> Result<Option<Message>, StreamError> {
+        self.take()
+    }
+
+    /// Whether nothing is left of what came.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.buffer.is_empty()
     }
 
     /// A message that is complete in the buffer. The buffer holds at most one frame's limit and a chunk, because the length is
@@ -95,6 +116,19 @@ impl FrameWriter {
     pub(crate) async fn send(&mut self, message: impl Into<Message>) -> Result<(), StreamError> {
         let frame = message.into().to_frame()?;
         self.io.write_all(&frame).await?;
+        Ok(self.io.flush().await?)
+    }
+
+    /// Sends several messages in one piece and flushes; as [`FrameWriter::send`] not cancel-safe.
+    pub(crate) async fn send_all(
+        &mut self,
+        messages: impl IntoIterator<Item = Message>,
+    ) -> Result<(), StreamError> {
+        let mut frames = Vec::new();
+        for message in messages {
+            frames.extend_from_slice(&message.to_frame()?);
+        }
+        self.io.write_all(&frames).await?;
         Ok(self.io.flush().await?)
     }
 

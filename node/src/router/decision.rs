@@ -66,6 +66,8 @@ pub struct Candidate {
     pub card: CardHash,
     /// The effect of that card.
     pub effect: Effect,
+    /// The GPU that the step would get, by what is known of the node, in words.
+    pub gpu: Option<String>,
     /// GPU memory to reserve, in bytes; 0 for none.
     pub vram: u64,
     /// Main memory to reserve, in bytes; 0 for none.

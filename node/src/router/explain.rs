@@ -14,6 +14,8 @@ struct CandidateJson<'a> {
     node: &'a str,
     cost_ms: f64,
     terms: Terms,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    gpu: Option<&'a str>,
 }
 
 #[derive(Serialize)]
@@ -75,6 +77,7 @@ impl Candidate {
             node: self.name.as_str(),
             cost_ms: rounded(self.cost_ms),
             terms: self.terms.rounded(),
+            gpu: self.gpu.as_deref(),
         }
     }
 
@@ -92,6 +95,10 @@ impl Candidate {
             }
         }
         text.push(')');
+        if let Some(gpu) = &self.gpu {
+            // silent-ok: the same
+            let _ = write!(text, " on {gpu}");
+        }
         text
     }
 }

@@ -16,13 +16,12 @@ use super::{
     Ask, Candidate, Exclusion, Filtered, History, OwnReservations, ProbeResult,
     cost::{CostOf, Terms},
     reservation::Unseen,
+    vram,
 };
 use crate::membership::view::{Member, MemberState, MeshView, RemoteTool};
 
 /// Without an advert or another sign of life for longer, which is two pings, nothing is known of its load. That it lives says SWIM.
 pub(super) const ADVERT_TTL: Duration = Duration::from_secs(90);
-/// A reading of GPU memory older than this is no reading.
-pub(super) const VRAM_TTL: Duration = Duration::from_secs(60);
 
 /// Why a node can't run a step.
 ///
@@ -67,6 +66,8 @@ pub enum FilterReason {
     Policy,
     /// It takes no new steps.
     Draining,
+    /// The machine is its owner's alone for now.
+    Yields,
     /// Its executor did not prove itself, or it has no slots.
     NotReady,
     /// It may be gone.
@@ -114,6 +115,7 @@ impl From<RefuseReason> for FilterReason {
             RefuseReason::Quota => Self::Quota,
             RefuseReason::Deadline => Self::Deadline,
             RefuseReason::Unavailable => Self::Unavailable,
+            RefuseReason::Yields => Self::Yields,
         }
     }
 }
@@ -126,7 +128,7 @@ pub(super) enum Verdict {
     Filtered(Filtered),
 }
 
-type Out = (FilterReason, String);
+pub(super) type Out = (FilterReason, String);
 
 /// All that a placement looks at.
 pub(super) struct Placement<'a> {
@@ -178,11 +180,15 @@ impl Placement<'_> {
             self.reservations.newest_load(member.node, (a.load, at))
         });
         let unseen = self.reservations.unseen(member.node, load_at);
+        let mut gpu = None;
         if let Some((advert, at)) = advert {
             let age = self.now.saturating_duration_since(at);
-            check_hardware(card, advert, age, unseen, load)?;
+            // A reply tells the load anew, and nothing of GPUs: these are as old as the advert.
+            let of_gpus = self.reservations.unseen(member.node, at);
+            gpu = check_hardware(card, advert, age, (unseen, of_gpus), load)?;
             self.check_confinement(member, card, advert)?;
             check_load(load)?;
+            self.check_owner(member, advert)?;
         }
         self.check_fresh(member, load_at)?;
         let speed_percent = advert.map_or(100, |(a, _)| a.speed_percent);
@@ -194,7 +200,7 @@ impl Placement<'_> {
             load,
             unseen,
             speed_percent,
-            argument_bytes: self.ask.argument_bytes,
+            argument_bytes: if self.ask.there.contains(&member.node) { 0 } else { self.ask.argument_bytes },
             work_bytes,
         };
         let terms = cost.terms(self.history, self.now);
@@ -209,6 +215,7 @@ impl Placement<'_> {
             terms,
             card: tool.hash,
             effect: card.effect,
+            gpu,
             vram: card.needs.gpu_vram.unwrap_or(0),
             memory: card.needs.memory.unwrap_or(0),
             work_bytes,
@@ -274,6 +281,16 @@ impl Placement<'_> {
         }
     }
 
+    /// The owner's own steps go on on the machine at which they sit.
+    fn check_owner(&self, member: &Member, advert: &Advert) -> Result<(), Out> {
+        match advert.circumstances.yields {
+            Some(reason) if !self.view.is_me(member.node) => {
+                Err((FilterReason::Yields, format!("is kept by its owner: {}", reason.words())))
+            }
+            _ => Ok(()),
+        }
+    }
+
     fn check_fresh(&self, member: &Member, load_at: Instant) -> Result<(), Out> {
         if self.view.is_me(member.node) {
             return Ok(());
@@ -323,11 +340,12 @@ fn check_hardware(
     card: &ToolCard,
     advert: &Advert,
     age: Duration,
-    unseen: Unseen,
+    (unseen, of_gpus): (Unseen, Unseen),
     load: LoadState,
-) -> Result<(), Out> {
+) -> Result<Option<String>, Out> {
+    let mut gpu = None;
     if let Some(need) = card.needs.gpu_vram {
-        check_vram(need, advert, age, unseen.vram)?;
+        gpu = Some(vram::check(need, advert, age, of_gpus)?);
     }
     if let Some(need) = card.needs.memory {
         let free = load.memory_free.saturating_sub(unseen.memory);
@@ -342,30 +360,8 @@ fn check_hardware(
         Some(model) if !advert.models.contains(model) => {
             Err((FilterReason::ModelAbsent, format!("does not have the model {model}")))
         }
-        _ => Ok(()),
+        _ => Ok(gpu),
     }
-}
-
-/// Free memory of the best GPU. A driver's reading that is too old is not taken for free memory: the node is `stale` when only
-/// such a GPU would be large enough. What the owner declared needs no reading.
-fn check_vram(need: u64, advert: &Advert, age: Duration, reserved: u64) -> Result<(), Out> {
-    if advert.gpus.is_empty() {
-        return Err((FilterReason::NoGpu, "has no GPU".into()));
-    }
-    let is_fresh = |gpu: &&octomesh_protocol::advert::GpuAdvert| {
-        gpu.declared || age + Duration::from_millis(u64::from(gpu.age_ms)) <= VRAM_TTL
-    };
-    let free = advert.gpus.iter().filter(is_fresh).map(|g| g.vram_free.saturating_sub(reserved)).max();
-    if free.is_some_and(|free| free >= need) {
-        return Ok(());
-    }
-    let old = advert.gpus.iter().filter(|g| !is_fresh(g) && g.vram_total >= need).map(|g| g.age_ms).min();
-    if let Some(age_ms) = old {
-        let age = age + Duration::from_millis(u64::from(age_ms));
-        return Err((FilterReason::Stale, format!("read its GPU memory {} s ago", age.as_secs())));
-    }
-    let free = free.unwrap_or(0);
-    Err((FilterReason::Vram, format!("has {} of GPU memory free, needs {}", size(free), size(need))))
 }
 
 fn check_load(load: LoadState) -> Result<(), Out> {
@@ -382,7 +378,7 @@ fn check_load(load: LoadState) -> Result<(), Out> {
 }
 
 /// Bytes for people: GiB with one digit, MiB below one.
-fn size(bytes: u64) -> String {
+pub(super) fn size(bytes: u64) -> String {
     const MIB: u64 = 1 << 20;
     if bytes >= 1 << 30 {
         let tenths = bytes / (MIB * 1024 / 10);

@@ -17,8 +17,9 @@ mod reservation;
 #[cfg(test)]
 mod tests;
 mod tries;
+pub(crate) mod vram;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use octomesh_protocol::id::{CardHash, NodeId, StepKey, ToolName};
 use tokio::time::Instant;
@@ -47,6 +48,8 @@ pub struct Ask {
     pub card: Option<CardHash>,
     /// Size of the arguments, in bytes.
     pub argument_bytes: u64,
+    /// Nodes that have them already: nothing has to travel there.
+    pub there: BTreeSet<NodeId>,
     /// Only this node (`--node`); all other filters still hold.
     pub pinned: Option<NodeId>,
     /// Nodes that refused or lost this very step, with the reason.

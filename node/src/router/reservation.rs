@@ -40,6 +40,7 @@ struct Ended {
     made_at: Instant,
     ended_at: Instant,
     est_ms: u32,
+    vram: u64,
 }
 
 /// By how much own steps change the last known state of a node. Below zero: that state still shows steps that have ended.
@@ -48,6 +49,8 @@ pub(super) struct Unseen {
     pub(super) steps: i64,
     pub(super) work_ms: i64,
     pub(super) vram: u64,
+    /// GPU memory of steps that have ended, which that state may show as taken still.
+    pub(super) vram_ended: u64,
     pub(super) memory: u64,
 }
 
@@ -107,7 +110,12 @@ impl OwnReservations {
         {
             ended.pop_front();
         }
-        ended.push_back(Ended { made_at: reservation.at, ended_at: at, est_ms: reservation.est_ms });
+        ended.push_back(Ended {
+            made_at: reservation.at,
+            ended_at: at,
+            est_ms: reservation.est_ms,
+            vram: reservation.vram,
+        });
     }
 
     fn take(&mut self, key: &StepKey) -> Option<OwnReservation> {
@@ -164,11 +172,13 @@ impl OwnReservations {
             work_ms: sum.work_ms.saturating_add(i64::from(r.est_ms)),
             vram: sum.vram.saturating_add(r.vram),
             memory: sum.memory.saturating_add(r.memory),
+            vram_ended: 0,
         });
-        // GPU memory and memory are not taken off: a node frees them when it says so.
+        // Memory is not taken off: a node frees it when it says so.
         for gone in on_node.ended.iter().filter(|e| e.made_at <= since && e.ended_at > since) {
             sum.steps = sum.steps.saturating_sub(1);
             sum.work_ms = sum.work_ms.saturating_sub(i64::from(gone.est_ms));
+            sum.vram_ended = sum.vram_ended.saturating_add(gone.vram);
         }
         sum
     }
@@ -194,7 +204,10 @@ mod tests {
         own.insert(key(1), one);
         own.insert(key(2), OwnReservation { at: start, ..one });
         own.insert(key(3), OwnReservation { node: b, ..one });
-        assert_eq!(own.unseen(a, start), Unseen { steps: 1, work_ms: 100, vram: 8, memory: 4 });
+        assert_eq!(
+            own.unseen(a, start),
+            Unseen { steps: 1, work_ms: 100, vram: 8, vram_ended: 0, memory: 4 }
+        );
         own.remove(&key(1));
         assert_eq!(own.unseen(a, start), Unseen::default());
         let advert = (LoadState::default(), start);
@@ -228,7 +241,10 @@ mod tests {
         own.insert(key(1), one);
         own.observe(node, LoadState::default(), at(10));
         own.ended(&key(1), at(200));
-        assert_eq!(own.unseen(node, at(50)), Unseen { steps: -1, work_ms: -100, vram: 0, memory: 0 });
+        assert_eq!(
+            own.unseen(node, at(50)),
+            Unseen { steps: -1, work_ms: -100, vram: 0, vram_ended: 8, memory: 0 }
+        );
         assert_eq!(own.unseen(node, at(5)), Unseen::default(), "that state never showed it");
         assert_eq!(own.unseen(node, at(300)), Unseen::default(), "that state shows it no more");
         own.ended(&key(1), at(400));

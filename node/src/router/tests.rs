@@ -83,6 +83,7 @@ impl Mesh {
             tool: tool.card.name.clone(),
             card: None,
             argument_bytes: 0,
+            there: BTreeSet::new(),
             pinned: None,
             exclude: BTreeMap::new(),
             deadline_ms: 60_000,
@@ -149,6 +150,7 @@ fn member(byte: u8, name: &str, now: Instant) -> Member {
         region: String::new(),
         tags: vec![],
         version: "0.1.0".into(),
+        circumstances: Default::default(),
     }));
     m
 }

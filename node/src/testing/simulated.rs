@@ -196,7 +196,7 @@ struct Idle {
     _own_addresses: watch::Sender<Option<Vec<String>>>,
     _hints: mpsc::Sender<Hint>,
     _load: watch::Sender<LoadState>,
-    _vram: watch::Sender<Vec<u64>>,
+    _vram: watch::Sender<Vec<crate::load::CardState>>,
     _renewals: mpsc::Receiver<RenewAsk>,
 }
 
@@ -315,7 +315,11 @@ impl SimNode {
             events: net_events,
             registry,
             load,
-            hardware: Hardware::new(MemoryReader::Fixed(MEMORY), Vec::new(), vram),
+            hardware: Hardware::new(
+                MemoryReader::Fixed(MEMORY),
+                vram,
+                watch::channel(crate::load::Condition::default()).1,
+            ),
             clock: Arc::clone(&base.clock),
             metrics: base.metrics.clone(),
             node_events,

@@ -6,10 +6,11 @@ use std::{fs, path::PathBuf};
 use octomesh_fuzz::{ADMIN, CHAIN, H, MESSAGES, NOW, ROOT, WORKER, name, node};
 use octomesh_protocol::{
     advert::{Advert, CardsReply, CardsRequest, GpuAdvert, LoadState, Manifest, ManifestEntry},
+    blob::{self, BlobMessage, BlobRef, BlobRefusal, End, Fetch, Offer, Ready, Sending, Source, Stored, Target},
     card::{Effect, SandboxLevel, ToolCard},
     codec,
     frame::LENGTH_BYTES,
-    id::{CardHash, LeaseId, RevocationId, RunId, StepId, StepKey, ToolName, ToolSetHash},
+    id::{BlobHash, CardHash, LeaseId, RevocationId, RunId, StepId, StepKey, ToolName, ToolSetHash},
     join::{JoinAnswer, JoinGrant, JoinRefusal, JoinRequest},
     session::secret::{MeshSecret, OneTimeSecret},
     step::{
@@ -27,6 +28,23 @@ fn tool() -> ToolName {
 
 fn key() -> StepKey {
     StepKey { run: RunId::run([1; 8]), step: StepId::parse("s001").unwrap() }
+}
+
+fn blob_messages() -> Vec<BlobMessage> {
+    let hash = BlobHash::from_bytes([5; 32]);
+    let blob = BlobRef { hash, bytes: 300 };
+    vec![
+        Fetch { source: Source::File("a/b".into()), offset: 300, expect: Some(hash) }.into(),
+        Fetch { source: Source::Result(hash), offset: 0, expect: None }.into(),
+        Sending { blob, offset: 7 }.into(),
+        Offer { target: Target::Input, blob }.into(),
+        Offer { target: Target::File("a".into()), blob }.into(),
+        Ready { offset: 300 }.into(),
+        BlobMessage::Chunk(vec![0, 251, 255]),
+        End { hash }.into(),
+        Stored { hash }.into(),
+        blob::Refused { reason: BlobRefusal::Changed, detail: "x".into() }.into(),
+    ]
 }
 
 fn step_messages() -> Vec<Message> {
@@ -52,7 +70,7 @@ fn step_messages() -> Vec<Message> {
         .into(),
         Granted { lease: LeaseId(7), state }.into(),
         Refused { reason: RefuseReason::Vram, detail: "x".into(), state }.into(),
-        Start { lease: LeaseId(7), epoch: 1, arguments: b"{}".to_vec() }.into(),
+        Start::new(LeaseId(7), 1, b"{}".to_vec()).into(),
         Event { seq: 1, kind: EventKind::Log, text: "t".into() }.into(),
         outcome().into(),
         Renew { leases: vec![LeaseId(7)] }.into(),
@@ -84,6 +102,7 @@ fn advert() -> Vec<u8> {
         region: String::new(),
         tags: vec!["gpu".into()],
         version: "0.1.0".into(),
+        circumstances: Default::default(),
     }
     .to_bytes()
     .unwrap()
@@ -237,6 +256,10 @@ fn seeds() -> Vec<(&'static str, Vec<Vec<u8>>)> {
         (
             "step_message",
             step_messages().iter().map(|m| m.to_frame().unwrap()[LENGTH_BYTES..].to_vec()).collect(),
+        ),
+        (
+            "blob_message",
+            blob_messages().iter().map(|m| m.to_frame().unwrap()[LENGTH_BYTES..].to_vec()).collect(),
         ),
         ("ticket", vec![ticket().to_text().unwrap().as_bytes().to_vec(), ticket_content()]),
         ("certificate_chain", [edits(), vec![CHAIN.to_bytes().unwrap()]].concat()),

@@ -11,8 +11,8 @@ pub(crate) const DEATH_SEEN: Duration = Duration::from_secs(25);
 /// before may still go round.
 pub(crate) const CALM: Duration = Duration::from_secs(30);
 /// All views are the truth this long after the last fault: a dial is tried again after 30 s at the latest, and the lists are compared
-/// every 60 s.
-pub(crate) const SETTLED: Duration = Duration::from_secs(120);
+/// every 30 s.
+pub(crate) const SETTLED: Duration = Duration::from_secs(90);
 
 /// What is true of a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,7 +1,8 @@
 //! A node that dies in the middle of a run: another one with tool and data takes over, or the run ends soon and says what it lost.
 use std::{
+    fs,
     path::PathBuf,
-    time::{Duration, Instant},
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
 use octomesh_tests::{
@@ -9,11 +10,18 @@ use octomesh_tests::{
     process::processes_with,
     wait::{PATIENCE, wait, when},
 };
+use rustix::process::Signal;
 use serde_json::Value;
 
 const LOG: &str = "06:00  calm\n07:00  storm\n";
 /// The limit between the death of a node and the end of the run.
 const LIMIT: Duration = Duration::from_secs(10);
+/// From the death of an executor to the start of its step elsewhere, 1 s: the kernel closes the connection.
+const AFTER_DEATH: Duration = Duration::from_millis(1000 + BUSY);
+/// The same when it stands still, 2 s: nothing closes, only the answers to renewals stay away.
+const AFTER_FREEZE: Duration = Duration::from_millis(2000 + BUSY);
+/// What the start of the tool's processes may take on a busy machine; it is no part of the promise.
+const BUSY: u64 = 500;
 
 /// Sleeps, then prints the file that `path` names. Pure: it may run twice.
 fn slow_cat(machine: &Machine, seconds: u32) {
@@ -114,4 +122,105 @@ fn without_it_the_run_fails_soon_and_names_step_and_node() {
     let attic = nodes["nodes"].as_array().unwrap().iter().find(|n| n["name"] == "attic").unwrap();
     assert_ne!(attic["state"], "alive");
     mesh["pi"].json(&["call", "echo", "text=still here", "--node", "tower"]);
+}
+
+/// Writes down when each start of the step was, in nanoseconds of the wall clock, then takes its time.
+fn dated(machine: &Machine, effect: &str) {
+    if machine.name != "pi" {
+        let manifest = format!("effect = \"{effect}\"\ntypical_ms = 3000");
+        machine.tool(&format!("dated_{effect}"), &manifest, "date +%s%N >> starts.log\nsleep 3\necho done");
+    }
+}
+
+fn starts(mesh: &Mesh, name: &str) -> Vec<Duration> {
+    let text = fs::read_to_string(mesh[name].workspace().join("starts.log")).unwrap_or_default();
+    // The last line may be on its way.
+    let whole = text.split_inclusive('\n').filter_map(|line| line.strip_suffix('\n'));
+    whole.map(|line| Duration::from_nanos(line.parse().unwrap())).collect()
+}
+
+fn wall() -> Duration {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap()
+}
+
+/// Starts a step on one of two nodes; gives the command, the node that has it, and the other.
+fn begun(mesh: &Mesh, effect: &str) -> (Running, &'static str, &'static str) {
+    let of = |name| starts(mesh, name).len();
+    let before = (of("attic"), of("tower"));
+    let mut call = mesh["pi"].start(&["--json", "call", &format!("dated_{effect}")]);
+    let victim = wait("the step runs somewhere", || {
+        assert!(call.ended().is_none(), "{} {}", call.out(), call.err());
+        match (of("attic") > before.0, of("tower") > before.1) {
+            (true, false) => Ok("attic"),
+            (false, true) => Ok("tower"),
+            seen => Err(format!("{seen:?}")),
+        }
+    });
+    (call, victim, if victim == "attic" { "tower" } else { "attic" })
+}
+
+/// How long after `from` the step began on `other`.
+fn began_again(mesh: &Mesh, other: &str, from: Duration) -> Duration {
+    wait("the step begins on the other node", || {
+        let later = starts(mesh, other).into_iter().find(|at| *at > from);
+        later.map(|at| at - from).ok_or_else(|| format!("{:?}", starts(mesh, other)))
+    })
+}
+
+#[test]
+fn a_step_of_a_dead_executor_begins_elsewhere_within_a_second_and_of_a_frozen_one_within_two() {
+    let mut mesh = Mesh::up(&["pi", "attic", "tower"], |machine| {
+        dated(machine, "pure");
+        dated(machine, "idempotent");
+    });
+    for effect in ["pure", "idempotent"] {
+        let (mut call, victim, other) = begun(&mesh, effect);
+        let killed = wall();
+        mesh[victim].kill();
+        let took = began_again(&mesh, other, killed);
+        println!("{effect}: {victim} killed, begun on {other} after {took:.2?}");
+        assert!(took <= AFTER_DEATH, "{took:?}");
+        let done = call.wait(PATIENCE).with_code(0).json();
+        assert_eq!((&done["node"], &done["attempts"]), (&other.into(), &2.into()), "{done}");
+        mesh[victim].up();
+        mesh.settled();
+
+        let (mut call, victim, other) = begun(&mesh, effect);
+        let stopped = wall();
+        mesh[victim].node().signal(Signal::STOP);
+        let took = began_again(&mesh, other, stopped);
+        println!("{effect}: {victim} stopped, begun on {other} after {took:.2?}");
+        let done = call.wait(PATIENCE).with_code(0).json();
+        mesh[victim].node().signal(Signal::CONT);
+        assert!(took <= AFTER_FREEZE, "{took:?}");
+        assert_eq!((&done["node"], &done["attempts"]), (&other.into(), &2.into()), "{done}");
+        mesh.settled();
+    }
+}
+
+#[test]
+fn a_step_with_a_side_effect_is_uncertain_then_and_never_doubled() {
+    let mut mesh = Mesh::up(&["pi", "attic", "tower"], |machine| dated(machine, "once"));
+    let mut begins = 0;
+    let all = |mesh: &Mesh| starts(mesh, "attic").len() + starts(mesh, "tower").len();
+    for kill in [false, true] {
+        let (mut call, victim, other) = begun(&mesh, "once");
+        begins += 1;
+        if kill {
+            mesh[victim].kill();
+        } else {
+            mesh[victim].node().signal(Signal::STOP);
+        }
+        let done = call.wait(PATIENCE).with_code(5).json();
+        assert_eq!((&done["status"], &done["attempts"]), (&"uncertain".into(), &1.into()), "{done}");
+        assert!(done["output"]["error"]["message"].as_str().unwrap().contains(victim), "{done}");
+        assert_eq!(all(&mesh), begins, "{other} did not begin it");
+        if kill {
+            mesh[victim].up();
+        } else {
+            mesh[victim].node().signal(Signal::CONT);
+        }
+        mesh.settled();
+        assert_eq!(all(&mesh), begins, "nor did {victim} when it was back");
+    }
 }

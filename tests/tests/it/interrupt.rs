@@ -1,8 +1,9 @@
 //! Ctrl-C, and worse: whoever asked goes away, and what runs for them on other nodes stops.
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use octomesh_tests::{
     Machine, Mesh, Running,
+    machine::free_port,
     process::processes_with,
     wait::{PATIENCE, wait, wait_within, when},
 };
@@ -129,4 +130,72 @@ fn a_node_that_stops_takes_its_tools_with_it() {
         when(tree.is_empty(), tree)
     });
     assert_ne!(call.wait(PATIENCE).code, 0);
+}
+
+/// A shell that starts a shell, a child in a session of its own, and one whose parents have all ended.
+fn deep_tree(machine: &Machine) {
+    let script = "sh -c 'sleep 1000; true' &\nsetsid sh -c 'sleep 1000; true' &\n\
+         (setsid sh -c '(sleep 1000; true) &' &)\nsleep 1000\n";
+    machine.tool("deep_tree", "effect = \"pure\"", script);
+}
+
+/// From Ctrl-C to the end of the last process, on another node.
+const AT_ONCE: Duration = Duration::from_secs(1);
+
+/// At the best level and where namespaces are refused, a call and a run: nothing is left a second after Ctrl-C.
+#[test]
+fn ctrl_c_leaves_nothing_a_second_later_whatever_the_tool_started() {
+    let folder = tempfile::Builder::new().prefix("octomesh-test-").tempdir().unwrap();
+    let poor = [env!("CARGO_BIN_EXE_octomesh-without-namespaces").to_owned()];
+    let machines = vec![
+        Machine::new(folder.path(), "pi"),
+        Machine::new(folder.path(), "attic"),
+        Machine::at(folder.path(), "cellar", "127.0.0.1", free_port(), &poor),
+    ];
+    machines[1..].iter().for_each(deep_tree);
+    let mut mesh = Mesh::of(folder, machines);
+    mesh.start();
+    let plan = mesh.folder().join("plan.json");
+    let cancelled = |mesh: &Mesh, name: &str, mut command: Running, how: &str| {
+        let workspace = mesh[name].workspace();
+        let tree = || processes_with(workspace.to_str().unwrap());
+        wait("the whole tree runs", || {
+            assert!(command.ended().is_none(), "{} {}", command.out(), command.err());
+            let tree = tree();
+            when(tree.iter().filter(|line| line.contains("sleep 1000")).count() >= 5, tree)
+        });
+        let begun = Instant::now();
+        command.signal(Signal::INT);
+        wait_within(AT_ONCE, &format!("nothing is left of the {how} on {name}"), || {
+            let tree = tree();
+            when(tree.is_empty(), tree)
+        });
+        println!("{how} on {name}: all gone after {:.0?}", begun.elapsed());
+        command.wait(PATIENCE).with_code(130);
+        // Nor anywhere else.
+        let left = processes_with("sleep 1000");
+        let ours = left.iter().filter(|line| line.contains(mesh.folder().to_str().unwrap()));
+        assert_eq!(ours.count(), 0, "{left:?}");
+    };
+    for (name, level) in [("attic", ""), ("cellar", "landlock+seccomp")] {
+        let status = mesh[name].json(&["status"]);
+        println!("{name} confines programs at {}", status["sandbox"]);
+        assert!(status["sandbox"].as_str().unwrap().contains(level), "{status}");
+        mesh["pi"].wait_for_tool("deep_tree", name);
+        cancelled(&mesh, name, mesh["pi"].start(&["call", "deep_tree", "--node", name]), "call");
+        // A plan names no node; the other one takes no steps meanwhile.
+        let other = if name == "attic" { "cellar" } else { "attic" };
+        mesh[other].json(&["drain"]);
+        wait("the other one is left out", || {
+            let place = mesh["pi"].json(&["place", "deep_tree"]);
+            when(place["chosen"] == name, place)
+        });
+        std::fs::write(
+            &plan,
+            r#"{"blocks": [{"id": "one", "goal": "wait", "steps": [{"tool": "deep_tree"}]}]}"#,
+        )
+        .unwrap();
+        cancelled(&mesh, name, mesh["pi"].start(&["solve", "--plan", plan.to_str().unwrap()]), "run");
+        mesh[other].json(&["undrain"]);
+    }
 }

@@ -1,7 +1,7 @@
 //! What the tools that run a caller's code share: who may, how many at once, what a result looks like.
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
-use octomesh_protocol::{card::ToolCard, limits::OUTPUT_BYTES};
+use octomesh_protocol::{card::ToolCard, limits::RESULT_BYTES};
 use serde_json::{Value, json};
 
 use super::seats::Seats;
@@ -18,7 +18,7 @@ use crate::{
 /// Seconds of processor time that each process gets at least.
 const CPU_S: u64 = 60;
 /// Bytes that each of stdout and stderr may take in a result, as JSON; the rest is for the other fields.
-const STREAM_BYTES: usize = OUTPUT_BYTES / 2 - 16 * 1024;
+const STREAM_BYTES: usize = RESULT_BYTES / 2 - 16 * 1024;
 
 /// Where code runs.
 #[derive(Debug, Clone)]

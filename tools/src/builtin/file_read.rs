@@ -2,7 +2,7 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use octomesh_protocol::{card::ToolCard, limits::OUTPUT_BYTES};
+use octomesh_protocol::{card::ToolCard, limits::RESULT_BYTES};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use tokio_util::sync::CancellationToken;
@@ -15,8 +15,8 @@ use crate::{
 
 /// A file over this size is only read with a `limit`: nobody means to read a large file as a whole.
 const WITHOUT_LIMIT: u64 = 1024 * 1024;
-/// Bytes of content in one result; with its JSON escapes it fits into an output.
-const CONTENT_BYTES: usize = 192 * 1024;
+/// Bytes of content in one result; a text with its JSON escapes fits into one.
+const CONTENT_BYTES: usize = 6 * 1024 * 1024;
 
 /// The tool.
 #[derive(Debug)]
@@ -78,7 +78,7 @@ fn read(
     let sha256 = files::hex(&hash.finalize());
     loop {
         let value = lines.result(path, &content, total, &sha256);
-        if value.to_string().len() <= OUTPUT_BYTES {
+        if value.to_string().len() <= RESULT_BYTES {
             return Ok(value);
         }
         // Control characters take six bytes as JSON.

@@ -21,7 +21,7 @@ use crate::{
 /// A file that is appended to or compared is read as a whole.
 const OLD_BYTES: u64 = 16 * 1024 * 1024;
 /// Permissions of a new file.
-const NEW_MODE: u32 = 0o644;
+pub(super) const NEW_MODE: u32 = 0o644;
 /// Permissions that an old file keeps: never set-user-id and friends.
 const KEPT_MODE: u32 = 0o777;
 
@@ -69,15 +69,7 @@ fn write(workspace: &Workspace, arguments: &Arguments) -> Result<Value, ToolErro
     let append = super::flag(arguments, "append", false);
     let if_match = super::optional_text(arguments, "if_match");
     let fail = |e: &std::io::Error| files::error(path, e);
-    let (parent, name) = split(path)?;
-    let parent = if parent.as_os_str().is_empty() { PathBuf::from(".") } else { parent };
-    let dir = match workspace.dir().open_dir(&parent) {
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
-            workspace.dir().create_dir_all(&parent).and_then(|()| workspace.dir().open_dir(&parent))
-        }
-        other => other,
-    }
-    .map_err(|e| fail(&e))?;
+    let (dir, name) = folder(workspace, path)?;
     let old = old(&dir, &name, path, append || if_match.is_some())?;
     check(path, if_match, old.as_ref())?;
     let mut bytes = match (&old, append) {
@@ -95,13 +87,13 @@ fn write(workspace: &Workspace, arguments: &Arguments) -> Result<Value, ToolErro
     }))
 }
 
-struct Old {
-    mode: u32,
+pub(super) struct Old {
+    pub(super) mode: u32,
     content: Vec<u8>,
 }
 
 /// The file that is there now. A link is refused instead of replaced, whatever it points to.
-fn old(dir: &Dir, name: &Path, path: &str, with_content: bool) -> Result<Option<Old>, ToolError> {
+pub(super) fn old(dir: &Dir, name: &Path, path: &str, with_content: bool) -> Result<Option<Old>, ToolError> {
     let fail = |e: &std::io::Error| files::error(path, e);
     let about = match dir.symlink_metadata(name) {
         Ok(about) => about,
@@ -147,8 +139,21 @@ fn replace(dir: &Dir, name: &Path, bytes: &[u8], mode: u32) -> std::io::Result<(
     dir.open(".")?.sync_all()
 }
 
+/// The folder of a file, made when it is not there, and the file's name.
+pub(super) fn folder(workspace: &Workspace, path: &str) -> Result<(Dir, PathBuf), ToolError> {
+    let (parent, name) = split(path)?;
+    let parent = if parent.as_os_str().is_empty() { PathBuf::from(".") } else { parent };
+    let dir = match workspace.dir().open_dir(&parent) {
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
+            workspace.dir().create_dir_all(&parent).and_then(|()| workspace.dir().open_dir(&parent))
+        }
+        other => other,
+    };
+    Ok((dir.map_err(|e| files::error(path, &e))?, name))
+}
+
 /// Folder and name. `..` is refused here, because folders are made on the way.
-fn split(path: &str) -> Result<(PathBuf, PathBuf), ToolError> {
+pub(super) fn split(path: &str) -> Result<(PathBuf, PathBuf), ToolError> {
     let given = Path::new(path);
     let bad =
         |why: &str| ToolError::Forbidden(format!("`{}` {why}", path.chars().take(200).collect::<String>()));

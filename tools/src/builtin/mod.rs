@@ -15,6 +15,7 @@ use crate::{
 
 pub mod calc;
 mod code;
+pub mod copy;
 pub mod echo;
 pub mod file_list;
 pub mod file_read;

@@ -26,7 +26,7 @@ use crate::tool::{CallContext, EventSink, ToolError};
 pub(crate) use super::supervise::describe;
 
 /// Bytes kept of each of stdout and stderr: the head and the tail; what is between is counted and dropped.
-pub(crate) const KEPT_BYTES: usize = 256 * 1024;
+pub(crate) const KEPT_BYTES: usize = 4 * 1024 * 1024;
 const HEAD_BYTES: usize = KEPT_BYTES / 4 * 3;
 const TAIL_BYTES: usize = KEPT_BYTES - HEAD_BYTES;
 /// The launcher needs up to 0.2 s of politeness and 4 s of killing.
@@ -439,16 +439,16 @@ mod tests {
         captured.push(b"bcd");
         assert!(!captured.truncated());
         assert!(captured.kept().ends_with(b"abcd"));
-        for _ in 0..100 {
+        for _ in 0..200 {
             captured.push(&[b'x'; 10_000]);
         }
         captured.push(b"end");
         assert!(captured.truncated());
         assert_eq!(captured.kept().len(), KEPT_BYTES);
-        assert_eq!(captured.total, (HEAD_BYTES + 2 + 1_000_000 + 3) as u64);
+        assert_eq!(captured.total, (HEAD_BYTES + 2 + 2_000_000 + 3) as u64);
         assert_eq!(captured.last(4), "xend");
         let mut large = Captured::default();
-        large.push(&vec![b'y'; 1 << 20]);
-        assert_eq!((large.kept().len(), large.total), (KEPT_BYTES, 1 << 20));
+        large.push(&vec![b'y'; 8 << 20]);
+        assert_eq!((large.kept().len(), large.total), (KEPT_BYTES, 8 << 20));
     }
 }

@@ -34,7 +34,7 @@ impl Tool for Odd {
         match self.0.name.as_str() {
             "panics" => panic!("on purpose"),
             "sleeps" => std::future::pending().await,
-            "shouts" => Ok(json!("x".repeat(300_000)).into()),
+            "shouts" => Ok(json!("x".repeat(17 << 20)).into()),
             "rambles" => Err(ToolError::Failed("é".repeat(100_000))),
             _ => Ok(Value::Object(arguments).into()),
         }

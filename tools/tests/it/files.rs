@@ -110,11 +110,11 @@ async fn reading_lines() {
 #[tokio::test]
 async fn large_and_binary_files() {
     let node = Node::new();
-    node.put("large", "0123456789abcde\n".repeat(100_000));
+    node.put("large", "0123456789abcde\n".repeat(500_000));
     let (code, message) = node.err("file_read", json!({"path": "large"})).await;
     assert!(code == "too_large" && message.contains("`limit`"), "{message}");
-    let part = node.ok("file_read", json!({"path": "large", "limit": 90_000})).await;
-    assert_eq!((&part["truncated"], &part["lines"]), (&json!(true), &json!(100_000)));
+    let part = node.ok("file_read", json!({"path": "large", "limit": 490_000})).await;
+    assert_eq!((&part["truncated"], &part["lines"]), (&json!(true), &json!(500_000)));
     let next = part["next_offset"].as_u64().unwrap();
     assert_eq!(next as usize, part["content"].as_str().unwrap().lines().count());
     node.put("binary", b"ok \xff\xfe bytes");
@@ -124,11 +124,11 @@ async fn large_and_binary_files() {
         (&json!(true), &json!("ok \u{fffd}\u{fffd} bytes"))
     );
     // Each of these bytes is six in JSON.
-    node.put("control", "\u{1}".repeat(180_000));
-    assert_eq!(node.ok("file_read", json!({"path": "control"})).await["truncated"], true);
+    node.put("control", "\u{1}".repeat(4_000_000));
+    assert_eq!(node.ok("file_read", json!({"path": "control", "limit": 1})).await["truncated"], true);
     // Cut in the middle of a character: no false alarm.
-    node.put("umlauts", "ä".repeat(150_000) + "x");
-    let cut = node.ok("file_read", json!({"path": "umlauts"})).await;
+    node.put("umlauts", "x".to_owned() + &"ä".repeat(4_000_000));
+    let cut = node.ok("file_read", json!({"path": "umlauts", "limit": 1})).await;
     assert!(cut.get("invalid_utf8").is_none() && cut["truncated"] == true);
 }
 

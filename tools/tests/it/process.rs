@@ -97,7 +97,7 @@ async fn invalid_utf8_is_flagged() {
 async fn fifty_megabytes_are_drained_and_counted() {
     let node = with("printf BEGIN; head -c 50000000 /dev/zero | tr '\\0' x; printf END").await;
     let report = node.call("tool", json!({})).await;
-    assert!(report.output.len() <= octomesh_protocol::limits::OUTPUT_BYTES);
+    assert!(report.output.len() <= octomesh_protocol::limits::RESULT_BYTES);
     let out: Value = serde_json::from_slice(&report.output).unwrap();
     assert_eq!((&out["truncated"], &out["total_bytes"]), (&json!(true), &json!(50_000_008)));
     let text = out["text"].as_str().unwrap();
@@ -106,9 +106,9 @@ async fn fifty_megabytes_are_drained_and_counted() {
 
 #[tokio::test]
 async fn zero_bytes_fit_too() {
-    let node = with("head -c 200000 /dev/zero").await;
+    let node = with("head -c 4000000 /dev/zero").await;
     let out = node.ok("tool", json!({})).await;
-    assert_eq!((&out["truncated"], &out["total_bytes"]), (&json!(true), &json!(200_000)));
+    assert_eq!((&out["truncated"], &out["total_bytes"]), (&json!(true), &json!(4_000_000)));
 }
 
 #[tokio::test]

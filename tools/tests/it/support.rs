@@ -114,6 +114,7 @@ impl Node {
             workspace: Arc::clone(&self.workspace),
             events: EventSink::none(),
             wall: Arc::new(|| SystemTime::UNIX_EPOCH + Duration::from_secs(1_750_000_000)),
+            gpu: std::collections::BTreeMap::new(),
         }
     }
 

@@ -28,6 +28,7 @@ fn member(byte: u8, state: MemberState, ready: bool) -> Member {
         region: "attic".into(),
         tags: vec!["gpu".into()],
         version: "1".into(),
+        circumstances: Default::default(),
     };
     Member {
         state,

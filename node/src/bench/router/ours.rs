@@ -152,6 +152,7 @@ impl Mesh {
             tool: self.names[work.tool].clone(),
             card: None,
             argument_bytes: work.bytes,
+            there: std::collections::BTreeSet::new(),
             pinned: None,
             exclude: tries.exclude().clone(),
             deadline_ms: DEADLINE_MS,
@@ -321,6 +322,7 @@ fn member(
         region: String::new(),
         tags: vec![],
         version: String::new(),
+        circumstances: Default::default(),
     }));
     (member.advert_at, member.last_contact) = (Some(at), Some(at));
     member

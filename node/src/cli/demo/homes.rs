@@ -150,6 +150,8 @@ fn furnish(node: &DemoNode) -> Result<(), CliError> {
         }
         _ => "slots = 2\n",
     });
+    // The nodes of the demo share one machine: a real GPU would be in all of them.
+    config.push_str("\n[hardware]\nprobe = false\n");
     write(node.home.join("octomesh.toml"), &config)?;
     if node.name == LIBRARY {
         let notes = node.home.join("workspace/notes");

@@ -3,7 +3,7 @@ use octomesh_protocol::card::SandboxLevel;
 
 use super::Check;
 use crate::{
-    api::types::{NodesReply, RefusalsReply, StatusReply},
+    api::types::{Gpu, GpuAbsence, NodesReply, RefusalsReply, StatusReply},
     cli::{CliError, Context, Exit, render::via},
 };
 
@@ -59,6 +59,7 @@ pub(super) fn checks(seen: &Seen) -> Vec<Check> {
         Check::ok("api", format!("{} answers at {}", status.name, seen.address)),
         executor(status.not_ready.as_deref()),
         sandbox(status),
+        gpus(status),
     ];
     checks.extend(status.warnings.iter().map(|w| Check::warn("node", w.clone(), "see `octomesh status`")));
     checks.extend(super::discovery::checks(status));
@@ -78,6 +79,25 @@ fn executor(not_ready: Option<&str>) -> Check {
             "look at the node's log and at the free space of its home; if nothing helps, stop it and start it again",
         ),
     }
+}
+
+/// Cards that are read, and those that are in the machine and are not.
+fn gpus(status: &StatusReply) -> Check {
+    let list = |gpu: &Gpu| format!("{} ({})", gpu.name, crate::cli::nodes::read(gpu));
+    let found: Vec<String> = status.gpus.iter().map(list).collect();
+    let broken: Vec<&GpuAbsence> = status.gpus_absent.iter().filter(|a| a.present).collect();
+    if !broken.is_empty() {
+        let why = broken.iter().map(|a| a.detail.as_str());
+        let detail = why.chain(found.iter().map(String::as_str)).collect::<Vec<_>>().join("; ");
+        let fix = "look at the driver (`nvidia-smi`, `dmesg`); a card that can't be read may be declared as [[gpus]] in octomesh.toml";
+        return Check::warn("gpu", detail, fix);
+    }
+    if found.is_empty() {
+        let why: Vec<&str> = status.gpus_absent.iter().map(|a| a.detail.as_str()).collect();
+        let why = if why.is_empty() { "probing is switched off".to_owned() } else { why.join("; ") };
+        return Check::ok("gpu", format!("none; {why}"));
+    }
+    Check::ok("gpu", found.join("; "))
 }
 
 fn sandbox(status: &StatusReply) -> Check {

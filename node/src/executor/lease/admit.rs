@@ -13,7 +13,7 @@ use super::LeaseState;
 use crate::executor::{
     Resources,
     ports::Absent,
-    vram::{self, Held},
+    vram::{self, Held, VramHold},
 };
 
 /// A step that wants longer than this gets this: a deadline bounds what a lost coordinator can leave behind.
@@ -71,6 +71,9 @@ pub(super) fn admit(
     if state.draining {
         return Err((RefuseReason::Draining, "this node is draining".into()));
     }
+    if let Some(reason) = resources.yields.filter(|_| !caller.local) {
+        return Err((RefuseReason::Yields, format!("this node is kept by its owner: {}", reason.words())));
+    }
     let card = check_tool(ask)?;
     check_policy(ask, card)?;
     check_load(state, ask, now)?;
@@ -92,7 +95,7 @@ fn admit_proof(state: &LeaseState, ask: &Reservation, now: Instant) -> Result<Ad
     }
     let effect = own_card(ask)?.1.effect;
     let deadline = now + Duration::from_millis(ask.request.deadline_ms).min(LONGEST);
-    Ok(Admitted::New(Place { effect, deadline, held: Held { vram: None, memory: 0, at: now } }))
+    Ok(Admitted::New(Place { effect, deadline, held: Held { vram: None, memory: 0, at: now, ended: None } }))
 }
 
 /// The lease that the key of this caller already has. A step that was stopped, by a lost lease say, and never began or may be
@@ -181,10 +184,10 @@ fn check_memory(
     let gpu = if vram == 0 {
         None
     } else {
-        let picked = vram::pick_gpu(vram, resources, || state.held(), now);
-        let short =
-            |free| (RefuseReason::Vram, format!("{free} bytes of GPU memory are free, {vram} are needed"));
-        Some((picked.map_err(short)?, vram))
+        let picked = vram::pick_gpu(vram, resources, || state.on_cards());
+        let vram::Picked { card, others } =
+            picked.map_err(|none| (RefuseReason::Vram, none.sentence(vram)))?;
+        Some(VramHold { card, bytes: vram, others, call: request.key.to_string() })
     };
     if memory > 0 {
         let free = vram::free_memory(resources, state.held(), now).unwrap_or(0);
@@ -193,5 +196,5 @@ fn check_memory(
             return Err((RefuseReason::Memory, detail));
         }
     }
-    Ok(Held { vram: gpu, memory, at: now })
+    Ok(Held { vram: gpu, memory, at: now, ended: None })
 }

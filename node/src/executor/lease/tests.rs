@@ -9,11 +9,11 @@ use octomesh_protocol::{
 };
 
 use super::*;
-use crate::executor::{GpuReading, ports::Absent};
+use crate::executor::{ports::Absent, vram::tests::declared};
 
 const GIB: u64 = 1 << 30;
 
-fn caller(byte: u8) -> Caller {
+pub(super) fn caller(byte: u8) -> Caller {
     Caller {
         node: NodeId::from_bytes([byte; 32]),
         name: NodeName::parse(&format!("node{byte}")).unwrap(),
@@ -23,7 +23,7 @@ fn caller(byte: u8) -> Caller {
     }
 }
 
-fn card(effect: Effect, needs: Needs) -> Result<(CardHash, Arc<ToolCard>), Absent> {
+pub(super) fn card(effect: Effect, needs: Needs) -> Result<(CardHash, Arc<ToolCard>), Absent> {
     let card = ToolCard {
         name: ToolName::parse("work").unwrap(),
         version: "1".into(),
@@ -45,12 +45,31 @@ fn card(effect: Effect, needs: Needs) -> Result<(CardHash, Arc<ToolCard>), Absen
     Ok((CardHash::from_bytes([5; 32]), Arc::new(card)))
 }
 
-fn key(n: u64) -> StepKey {
+pub(super) fn key(n: u64) -> StepKey {
     StepKey { run: RunId::run([1; 8]), step: StepId::parse(&format!("s{n:03}")).unwrap() }
 }
 
-fn ok() -> Outcome {
+pub(super) fn ok() -> Outcome {
     Outcome::new(StepStatus::Ok, b"1".to_vec(), 1, SandboxLevel::None)
+}
+
+/// A request of a node for a tool that needs nothing.
+pub(super) fn ask(n: u64, who: u8, lease: LeaseId) -> Reservation {
+    let request = Reserve {
+        key: key(n),
+        tool: ToolName::parse("work").unwrap(),
+        card: CardHash::from_bytes([5; 32]),
+        effect: Effect::Pure,
+        est_ms: 100,
+        vram: 0,
+        memory: 0,
+        argument_bytes: 2,
+        deadline_ms: 60_000,
+        epoch: 1,
+        longest_wait_ms: u32::MAX,
+    };
+    let (card, sandbox) = (card(Effect::Pure, Needs::default()), SandboxLevel::Rlimits);
+    Reservation { request, caller: caller(who), card, sandbox, lease, proof: false }
 }
 
 /// A lease table with two slots and hence eight queue places; time in milliseconds.
@@ -75,21 +94,7 @@ impl Table {
     fn ask(&mut self, n: u64, who: u8) -> Reservation {
         let lease = LeaseId(self.next);
         self.next += 1;
-        let request = Reserve {
-            key: key(n),
-            tool: ToolName::parse("work").unwrap(),
-            card: CardHash::from_bytes([5; 32]),
-            effect: Effect::Pure,
-            est_ms: 100,
-            vram: 0,
-            memory: 0,
-            argument_bytes: 2,
-            deadline_ms: 60_000,
-            epoch: 1,
-            longest_wait_ms: u32::MAX,
-        };
-        let (card, sandbox) = (card(Effect::Pure, Needs::default()), SandboxLevel::Rlimits);
-        Reservation { request, caller: caller(who), card, sandbox, lease, proof: false }
+        ask(n, who, lease)
     }
 
     fn try_reserve(&mut self, ask: Reservation, ms: u64) -> Result<LeaseId, RefuseReason> {
@@ -98,6 +103,10 @@ impl Table {
             assert!(!r.detail.is_empty());
             r.reason
         })
+    }
+
+    fn reserved(&self) -> Vec<u64> {
+        self.state.cards(&self.resources).iter().map(|card| card.reserved).collect()
     }
 
     fn reserve(&mut self, n: u64, who: u8, ms: u64) -> LeaseId {
@@ -407,6 +416,18 @@ fn refusals() {
 }
 
 #[test]
+fn a_machine_that_its_owner_keeps_takes_only_the_owner_s_own() {
+    let mut t = Table::new();
+    t.resources.yields = Some(octomesh_protocol::advert::YieldReason::Battery);
+    assert_eq!(t.refuse(1, 1, |_| ()), RefuseReason::Yields);
+    t.reserve(2, 0, 0);
+    t.resources.yields = None;
+    t.reserve(1, 1, 0);
+    t.resources.yields = Some(octomesh_protocol::advert::YieldReason::QuietHours);
+    t.reserve(1, 1, 1);
+}
+
+#[test]
 fn a_client_may_place_steps() {
     let mut t = Table::new();
     let mut ask = t.ask(1, 1);
@@ -429,13 +450,14 @@ fn memory_and_vram_are_reserved_with_the_lease() {
     let mut t = Table::new();
     t.resources = Resources {
         memory_free: Some((4 * GIB, t.begin)),
-        gpus: vec![GpuReading { total: 24 * GIB, free: None, declared: true }],
+        gpus: vec![declared("a", 24 * GIB)],
+        yields: None,
     };
     let hungry = || card(Effect::Pure, Needs { gpu_vram: Some(16 * GIB), ..Needs::default() });
     let mut ask = t.ask(1, 1);
     ask.card = hungry();
     let lease = t.try_reserve(ask, 0).unwrap();
-    assert_eq!(t.state.reserved_vram(1), [16 * GIB]);
+    assert_eq!(t.reserved(), [16 * GIB]);
     assert_eq!(
         t.refuse(2, 1, |a| a.card = hungry()),
         RefuseReason::Vram,
@@ -449,7 +471,7 @@ fn memory_and_vram_are_reserved_with_the_lease() {
     assert_eq!(t.refuse(3, 1, |a| a.request.memory = 2 * GIB), RefuseReason::Memory);
     let now = t.at(1);
     t.state.cancel(&key(1), 1, &caller(1), now);
-    assert_eq!(t.state.reserved_vram(1), [0], "a lease gives back what it held");
+    assert_eq!(t.reserved(), [0], "a lease gives back what it held");
     let mut ask = t.ask(4, 1);
     ask.card = hungry();
     assert_ne!(t.try_reserve(ask, 2).unwrap(), lease);

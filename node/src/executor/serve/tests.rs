@@ -2,7 +2,9 @@
 use octomesh_protocol::{
     card::Effect,
     id::{CardHash, LeaseId, NodeName, ToolName},
-    step::{Cancel, Granted, Outcome, Probe, RefuseReason, Renew, Reserve, StatusQuery, StepStatus},
+    step::{
+        Cancel, Granted, Outcome, Probe, RefuseReason, Renew, Reserve, StartIfFree, StatusQuery, StepStatus,
+    },
     trust::{Grants, MeshRoot, Role, SignedRevocation},
 };
 use tokio::task::JoinSet;
@@ -120,7 +122,7 @@ fn reserve(tool: &str, n: u64) -> Reserve {
 }
 
 fn start(lease: LeaseId) -> Start {
-    Start { lease, epoch: 1, arguments: b"{}".to_vec() }
+    Start::new(lease, 1, b"{}".to_vec())
 }
 
 /// Everything until the outcome.
@@ -129,7 +131,8 @@ async fn outcome(reader: &mut FrameReader) -> Result<Outcome, StreamError> {
         loop {
             match reader.receive().await? {
                 Message::Outcome(outcome) => return Ok(outcome),
-                Message::Event(_) => {}
+                // The latter answers a renewal.
+                Message::Event(_) | Message::StatusReply(StatusReply::Running) => {}
                 other => panic!("{other:?}"),
             }
         }
@@ -319,18 +322,17 @@ async fn silent_streams_of_one_node_leave_room_for_the_others() {
     assert_eq!(mesh.ask(&mesh.evil, StatusQuery { key: key(1) }).await.unwrap(), StatusReply::Unseen.into());
 }
 
-#[test]
-fn places_are_given_back() {
-    let places = Places::new();
-    let (a, b) = (NodeId::from_bytes([1; 32]), NodeId::from_bytes([2; 32]));
-    let mut taken: Vec<Place> = std::iter::from_fn(|| places.take(a)).collect();
-    assert_eq!(taken.len(), STREAMS_PER_NODE);
-    assert!(places.take(b).is_some());
-    taken.pop();
-    assert!(places.take(a).is_some());
-    drop(taken);
-    assert!(places.by_node.lock().unwrap().is_empty());
-    assert_eq!(places.all.available_permits(), STREAMS);
+/// By which its coordinator hears that this node lives, though the step says nothing.
+#[tokio::test]
+async fn a_renewal_is_answered() {
+    let mesh = Mesh::new(None).await;
+    let (granted, mut reader, mut writer) = mesh.granted(&mesh.evil, "wait_once", 1).await;
+    writer.send(start(granted.lease)).await.unwrap();
+    for _ in 0..3 {
+        writer.send(Renew { leases: vec![granted.lease] }).await.unwrap();
+        let answer = tokio::time::timeout(Duration::from_secs(10), reader.receive()).await;
+        assert_eq!(answer.unwrap().unwrap(), StatusReply::Running.into());
+    }
 }
 
 #[tokio::test]
@@ -408,4 +410,79 @@ async fn a_revoked_node_that_calls_over_a_session_that_is_still_open() {
     let _ = other.1.send(reserve("echo", 2)).await;
     assert!(other.0.receive().await.is_err(), "it gets no answer any more");
     assert!(matches!(mesh.reserve(&mesh.honest, "echo", 3).await.0, Message::Granted(_)));
+}
+
+fn start_if_free(tool: &str, n: u64) -> StartIfFree {
+    StartIfFree { reserve: reserve(tool, n), arguments: b"{}".to_vec() }
+}
+
+async fn next(reader: &mut FrameReader) -> Message {
+    tokio::time::timeout(PATIENCE, reader.receive()).await.expect("an answer").unwrap()
+}
+
+#[tokio::test]
+async fn one_exchange_after_the_other_on_one_stream() {
+    let mesh = Mesh::new(None).await;
+    let (mut reader, mut writer) = mesh.open(&mesh.honest).await;
+    for n in 1..=3 {
+        writer.send(start_if_free("echo", n)).await.unwrap();
+        assert!(matches!(next(&mut reader).await, Message::Started(_)));
+        assert_eq!(outcome(&mut reader).await.unwrap().status, StepStatus::Ok);
+    }
+    writer.send(reserve("echo", 4)).await.unwrap();
+    let Message::Granted(granted) = next(&mut reader).await else { panic!("not granted") };
+    writer.send(start(granted.lease)).await.unwrap();
+    assert_eq!(outcome(&mut reader).await.unwrap().status, StepStatus::Ok);
+    writer.send(Renew { leases: vec![] }).await.unwrap();
+    assert_eq!(next(&mut reader).await, StatusReply::Running.into());
+    writer.send(reserve("nothing", 5)).await.unwrap();
+    assert!(matches!(next(&mut reader).await, Message::Refused(_)));
+    assert_eq!(mesh.house.script.runs("echo"), 4);
+}
+
+/// The same key again, as after a lost answer: the step that runs, and then its outcome, but no second run.
+#[tokio::test]
+async fn a_start_with_its_reservation_is_taken_once() {
+    let mesh = Mesh::new(None).await;
+    let (mut reader, mut writer) = mesh.open(&mesh.honest).await;
+    writer.send(start_if_free("wait", 1)).await.unwrap();
+    let Message::Started(first) = next(&mut reader).await else { panic!("not started") };
+    let (mut again, mut writer_again) = mesh.open(&mesh.honest).await;
+    writer_again.send(start_if_free("wait", 1)).await.unwrap();
+    let Message::Started(second) = next(&mut again).await else { panic!("not started") };
+    assert_eq!(first.lease, second.lease);
+    writer.send(Cancel { key: key(1), epoch: 1 }).await.unwrap();
+    assert_eq!(outcome(&mut reader).await.unwrap().status, StepStatus::Cancelled);
+    assert_eq!(outcome(&mut again).await.unwrap().status, StepStatus::Cancelled);
+    assert_eq!(mesh.house.script.runs("wait"), 1);
+}
+
+/// Only what may repeat begins so, and only in a free slot.
+#[tokio::test]
+async fn what_must_not_run_twice_or_has_to_wait_is_granted_a_place_only() {
+    let mesh = Mesh::new(None).await;
+    let (mut reader, mut writer) = mesh.open(&mesh.honest).await;
+    writer.send(start_if_free("echo_once", 1)).await.unwrap();
+    let Message::Granted(granted) = next(&mut reader).await else { panic!("not granted") };
+    assert_eq!(mesh.house.script.runs("echo_once"), 0);
+    writer.send(start(granted.lease)).await.unwrap();
+    assert_eq!(outcome(&mut reader).await.unwrap().status, StepStatus::Ok);
+    let mut busy = Vec::new();
+    for n in 2..6 {
+        let (mut reader, mut writer) = mesh.open(&mesh.honest).await;
+        writer.send(start_if_free("wait", n)).await.unwrap();
+        assert!(matches!(next(&mut reader).await, Message::Started(_)));
+        busy.push((reader, writer));
+    }
+    writer.send(start_if_free("echo", 6)).await.unwrap();
+    assert!(matches!(next(&mut reader).await, Message::Granted(_)), "four slots, four steps");
+    assert_eq!(mesh.house.script.runs("echo"), 0);
+}
+
+#[tokio::test]
+async fn a_client_that_starts_shell_with_its_reservation() {
+    let mesh = Mesh::with(Role::Client, None).await;
+    let answer = mesh.ask(&mesh.evil, start_if_free("shell", 1)).await.unwrap();
+    assert!(matches!(&answer, Message::Refused(r) if r.reason == RefuseReason::Policy), "{answer:?}");
+    assert_eq!(mesh.house.script.runs("shell"), 0);
 }

@@ -28,6 +28,7 @@ fn advert_of(node: NodeId) -> Vec<u8> {
         region: String::new(),
         tags: vec![],
         version: String::new(),
+        circumstances: Default::default(),
     };
     advert.to_bytes().unwrap()
 }

@@ -168,7 +168,7 @@ async fn what_a_relay_sees() {
         .authenticate(member.security.clone())
         .multiplex(yamux::Config::default())
         .boxed();
-    let step = Outbound::new(STEP_PROTOCOL, Open::default());
+    let step = Outbound::new(&[STEP_PROTOCOL], Open::default());
     let opener = step.opener();
     let config = libp2p::swarm::Config::with_tokio_executor().with_idle_connection_timeout(PATIENCE);
     let mut swarm = Swarm::new(transport, Bare { circuits, step }, local, config);

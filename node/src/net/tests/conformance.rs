@@ -3,7 +3,8 @@ use std::collections::BTreeSet;
 
 use octomesh_protocol::{
     advert::{CardsReply, CardsRequest},
-    id::{CardHash, RunId, StepId, StepKey, ToolSetHash},
+    blob::{BlobMessage, End, Stored},
+    id::{BlobHash, CardHash, RunId, StepId, StepKey, ToolSetHash},
     session::SUITE,
     step::{Message, StatusQuery, StatusReply},
 };
@@ -23,6 +24,7 @@ over_both!(
     adverts_reach_whoever_is_not_connected_to_their_origin,
     exchanges_are_answered_or_fail,
     a_stream_carries_frames_both_ways,
+    a_stream_of_a_blob_carries_chunks_and_an_end,
     a_burst_of_streams_loses_none,
     a_dead_address_and_the_own_one_are_told_apart,
     a_killed_peer_is_noticed,
@@ -120,6 +122,31 @@ fn question(n: usize) -> StatusQuery {
 }
 
 /// Answers every stream's first message.
+async fn a_stream_of_a_blob_carries_chunks_and_an_end(listen: &str) {
+    let (mut a, mut b) = (peer(2, listen).await, peer(3, listen).await);
+    a.connect(&mut b).await;
+    let (asker, hash) = (a.node, BlobHash::from_bytes([7; 32]));
+    let mut stream = a.handle.open_blob(b.node).await.unwrap();
+    let send = async {
+        for n in 0..40u8 {
+            stream.send(BlobMessage::Chunk(vec![n; 64 * 1024]), PATIENCE).await.unwrap();
+        }
+        stream.send(End { hash }, PATIENCE).await.unwrap();
+        assert_eq!(stream.receive(PATIENCE).await.unwrap(), Stored { hash }.into());
+    };
+    let take = async {
+        let (node, mut stream) = b.blobs.accept().await.unwrap();
+        assert_eq!(node, asker);
+        for n in 0..40u8 {
+            assert_eq!(stream.receive(PATIENCE).await.unwrap(), BlobMessage::Chunk(vec![n; 64 * 1024]));
+        }
+        assert_eq!(stream.receive(PATIENCE).await.unwrap(), End { hash }.into());
+        stream.send(Stored { hash }, PATIENCE).await.unwrap();
+        stream.close().await;
+    };
+    tokio::join!(send, take);
+}
+
 async fn answer_all(steps: &mut StepListener) {
     let mut open = JoinSet::new();
     while let Some((_, stream)) = steps.accept().await {

@@ -15,7 +15,7 @@ use tokio::{sync::mpsc, task::JoinSet};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    NetConfig, NetEvent, NetHandle, StepListener, SwimLink, TransportKind,
+    BlobListener, NetConfig, NetEvent, NetHandle, StepListener, SwimLink, TransportKind,
     driver::start,
     secure::{
         Security,
@@ -34,6 +34,7 @@ pub(crate) struct Peer {
     pub(crate) handle: NetHandle,
     pub(crate) events: mpsc::Receiver<NetEvent>,
     pub(crate) steps: StepListener,
+    pub(crate) blobs: BlobListener,
     pub(crate) swim: SwimLink,
     pub(crate) address: String,
     pub(crate) metrics: NodeMetrics,
@@ -86,6 +87,7 @@ async fn peer_that(member: Member, listen: &str, relay: bool) -> Peer {
         handle: network.handle,
         events: network.events,
         steps: network.steps,
+        blobs: network.blobs,
         swim: network.swim,
         address: network.listening[0].clone(),
         metrics,

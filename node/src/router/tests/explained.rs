@@ -14,7 +14,7 @@ fn demo() -> Mesh {
 fn the_sentence() {
     assert_eq!(
         demo().decide().sentence(),
-        "tower: 212 ms expected (rtt 2, wait 0, transfer 10, exec 200); attic has no GPU (no_gpu); \
+        "tower: 212 ms expected (rtt 2, wait 0, transfer 10, exec 200) on GPU 0 (GPU, 24.0 GiB of 24.0 GiB free, read 0 s ago); attic has no GPU (no_gpu); \
          pi has no tool image_render (no_tool)"
     );
     let mut mesh = demo();
@@ -35,7 +35,8 @@ fn the_json_of_place() {
             "tool": "image_render",
             "chosen": "tower",
             "candidates": [{"node": "tower", "cost_ms": 212.0, "terms":
-                {"rtt": 2.0, "wait": 0.0, "transfer": 10.0, "exec": 200.0, "cold": 0.0, "risk": 0.0}}],
+                {"rtt": 2.0, "wait": 0.0, "transfer": 10.0, "exec": 200.0, "cold": 0.0, "risk": 0.0},
+                "gpu": "GPU 0 (GPU, 24.0 GiB of 24.0 GiB free, read 0 s ago)"}],
             "filtered": [
                 {"node": "attic", "reason": "no_gpu", "detail": "has no GPU"},
                 {"node": "pi", "reason": "no_tool", "detail": "has no tool image_render"}],

@@ -44,13 +44,63 @@ fn tool_version() {
 fn vram() {
     let mut mesh = Mesh::new(&needs(|n| n.gpu_vram = Some(8 * GIB)), &["tower"]);
     mesh.advert("tower", |a| a.gpus = vec![gpu(2 * GIB), gpu(7 * GIB)]);
-    check(&mesh, "tower", FilterReason::Vram, "has 7.0 GiB of GPU memory free, needs 8.0 GiB");
+    check(&mesh, "tower", FilterReason::Vram, "has 7.0 GiB of GPU memory free on one card, needs 8.0 GiB");
     mesh.advert("tower", |a| a.gpus = vec![gpu(12 * GIB)]);
     assert_eq!(mesh.chosen().as_deref(), Some("tower"));
     let at = mesh.now + Duration::from_millis(1);
     let own = OwnReservation { node: mesh.id("tower"), est_ms: 1, vram: 8 * GIB, memory: 0, at };
     mesh.own.insert(StepKey { step: StepId::parse("s002").unwrap(), ..mesh.ask.key.clone() }, own);
     check(&mesh, "tower", FilterReason::Vram, "has 4.0 GiB");
+}
+
+#[test]
+fn own_reservations_are_taken_off_one_card_not_off_all() {
+    let mut mesh = Mesh::new(&needs(|n| n.gpu_vram = Some(6 * GIB)), &["tower"]);
+    mesh.advert("tower", |a| a.gpus = vec![gpu(8 * GIB), gpu(24 * GIB)]);
+    let at = mesh.now + Duration::from_millis(1);
+    let mut reserve = |step: &str, vram| {
+        let own = OwnReservation { node: mesh.id("tower"), est_ms: 1, vram, memory: 0, at };
+        mesh.own.insert(StepKey { step: StepId::parse(step).unwrap(), ..mesh.ask.key.clone() }, own);
+        mesh.decide().chosen.and_then(|c| c.gpu)
+    };
+    assert!(reserve("s002", 12 * GIB).unwrap().starts_with("GPU 1 (GPU, 12.0 GiB of 24.0 GiB free"));
+    assert!(reserve("s003", 10 * GIB).unwrap().starts_with("GPU 0 (GPU, 8.0 GiB"));
+    assert!(reserve("s004", 8 * GIB).is_none());
+}
+
+#[test]
+fn the_memory_of_an_own_step_that_has_ended_is_free_before_the_advert_says_so() {
+    let mut mesh = Mesh::new(&needs(|n| n.gpu_vram = Some(12 * GIB)), &["tower"]);
+    mesh.advert("tower", |a| a.gpus = vec![gpu(11 * GIB)]);
+    check(&mesh, "tower", FilterReason::Vram, "has 11.0 GiB");
+    let (tower, key) =
+        (mesh.id("tower"), StepKey { step: StepId::parse("s002").unwrap(), ..mesh.ask.key.clone() });
+    let advert_at = mesh.view.get(tower).unwrap().advert_at.unwrap();
+    let own = OwnReservation { node: tower, est_ms: 1, vram: 12 * GIB, memory: 0, at: advert_at };
+    mesh.own.insert(key.clone(), own);
+    mesh.own.observe(tower, LoadState { slots: 4, ready: true, ..LoadState::default() }, advert_at);
+    check(&mesh, "tower", FilterReason::Vram, "has 11.0 GiB");
+    mesh.own.ended(&key, advert_at + Duration::from_millis(1));
+    let gpu = mesh.decide().chosen.and_then(|c| c.gpu).unwrap();
+    assert!(gpu.contains("11.0 GiB of 24.0 GiB free, and what a step that has ended held"), "{gpu}");
+}
+
+#[test]
+fn why_there_is_no_gpu_is_passed_on() {
+    let mut mesh = Mesh::new(&needs(|n| n.gpu_vram = Some(1)), &["tower"]);
+    mesh.advert("tower", |a| {
+        a.gpus.clear();
+        a.circumstances.no_gpu = "nvidia: no_driver".into();
+    });
+    check(&mesh, "tower", FilterReason::NoGpu, "has no GPU (nvidia: no_driver)");
+}
+
+#[test]
+fn a_machine_that_its_owner_keeps_is_no_candidate() {
+    use octomesh_protocol::advert::YieldReason;
+    let mut mesh = Mesh::new(&needs(|_| ()), &["tower"]);
+    mesh.advert("tower", |a| a.circumstances.yields = Some(YieldReason::GpuBusy));
+    check(&mesh, "tower", FilterReason::Yields, "is kept by its owner: a GPU is busy");
 }
 
 #[test]
@@ -64,6 +114,8 @@ fn an_old_reading_of_gpu_memory_is_no_reading() {
         a.gpus = vec![GpuAdvert { age_ms: 61_000, vram_total: 4 * GIB, ..gpu(4 * GIB) }];
     });
     check(&mesh, "tower", FilterReason::Vram, "");
+    mesh.advert("tower", |a| a.gpus = vec![GpuAdvert { age_ms: u32::MAX, ..gpu(0) }]);
+    check(&mesh, "tower", FilterReason::Stale, "does not know how much of its GPU memory is free");
 }
 
 #[test]
@@ -214,7 +266,7 @@ fn excluded_nodes_say_why() {
 fn codes_are_the_documented_ones() {
     use strum::IntoEnumIterator as _;
     let codes: Vec<&str> = FilterReason::iter().map(FilterReason::code).collect();
-    let documented = "no_tool tool_version unavailable no_gpu vram memory model_absent sandbox policy draining \
+    let documented = "no_tool tool_version unavailable no_gpu vram memory model_absent sandbox policy draining yields \
                       not_ready suspect stale quota deadline tag pinned no_data down refused lost";
     assert_eq!(codes.join(" "), documented);
     for reason in FilterReason::iter() {
