@@ -141,10 +141,9 @@ impl Machine {
         fs::write(self.failpoint(), point).unwrap();
     }
 
-    /// It no longer ends at the point of [`Machine::die_at`] that it did not come by.
-    pub fn spare(&self) {
-        // silent-ok: it came by and died of it
-        let _ = fs::remove_file(self.failpoint());
+    /// It no longer ends at the point of [`Machine::die_at`]. False when it came by already, and has ended or is about to.
+    pub fn spare(&self) -> bool {
+        fs::remove_file(self.failpoint()).is_ok()
     }
 
     /// Waits until it died of [`Machine::die_at`].

@@ -9,7 +9,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use octomesh_tests::{Machine, Mesh, wait::wait_within};
+use octomesh_tests::{
+    Machine, Mesh,
+    wait::{PATIENCE, wait_within},
+};
 use rustix::process::Signal;
 use serde_json::Value;
 
@@ -186,10 +189,15 @@ impl House {
         let path = self.mesh.folder().join("plan.yaml");
         fs::write(&path, plan).unwrap();
         let mut client = self.mesh[COORDINATOR].start(&["--json", "solve", "--plan", path.to_str().unwrap()]);
-        let before = self.happen(&schedule, || client.ended().is_some());
+        let (mut before, revived) = self.happen(&schedule, || client.ended().is_some());
         for (node, fault) in &schedule.faults {
-            if matches!(fault, Fault::DieAt(_)) {
-                self.mesh[node].spare();
+            // One that came by its point only now still dies of it.
+            if matches!(fault, Fault::DieAt(_)) && !self.mesh[node].spare() && !revived.contains(node) {
+                self.mesh[node].node().wait(PATIENCE);
+                if *node == COORDINATOR {
+                    before = self.newest_record();
+                }
+                self.mesh[node].up();
             }
         }
         client.wait(RUN);
@@ -227,19 +235,25 @@ impl House {
         assert!(!lost.is_empty(), "an uncertain run has a step that is: {told}");
     }
 
-    /// Until the run is over for whoever began it and everybody is up again. What was done when the coordinator died.
-    fn happen(&mut self, schedule: &Schedule, mut over: impl FnMut() -> bool) -> BTreeMap<String, Step> {
+    /// Until the run is over for whoever began it and everybody is up again. What was done when the coordinator died, and who was
+    /// started again.
+    fn happen(
+        &mut self,
+        schedule: &Schedule,
+        mut over: impl FnMut() -> bool,
+    ) -> (BTreeMap<String, Step>, BTreeSet<&'static str>) {
         let begun = Instant::now();
         let mut down: BTreeMap<&str, Instant> = BTreeMap::new();
         let mut frozen: BTreeSet<&str> = BTreeSet::new();
         let mut told: BTreeSet<&str> = BTreeSet::new();
-        let mut before = BTreeMap::new();
+        let (mut before, mut revived) = (BTreeMap::new(), BTreeSet::new());
         wait_within(RUN, "everything of the schedule happened", || {
             for (node, fault) in &schedule.faults {
                 let now = begun.elapsed();
                 match fault {
                     Fault::Kill(at) if now >= *at && told.insert(node) => {
                         self.mesh[node].node().signal(Signal::KILL);
+                        down.insert(node, Instant::now());
                     }
                     Fault::Freeze(from, _) if now >= *from && told.insert(node) => {
                         self.mesh[node].node().signal(Signal::STOP);
@@ -261,6 +275,7 @@ impl House {
                         before = self.newest_record();
                     }
                     self.mesh[node].up();
+                    revived.insert(node);
                     down.remove(node);
                 }
             }
@@ -272,7 +287,7 @@ impl House {
                 Err(format!("down {down:?}, frozen {frozen:?}, told {told:?}"))
             }
         });
-        before
+        (before, revived)
     }
 
     /// The record that the coordinator left when it died.
